@@ -246,7 +246,6 @@ class KindCommands:
     examples: tuple[str, ...]
 
     def group(self) -> typer.Typer:
-        """Return the group of its verbs."""
         group = typer.Typer(help=self.help, no_args_is_help=True, epilog=examples(*self.examples))
         for name, verb in self.verbs.items():
             group.command(name)(job_command(verb))

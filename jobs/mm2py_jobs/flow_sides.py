@@ -6,8 +6,8 @@ properties that are sent to tasks, names of copies. Asks no cluster, and loads n
 task needs.
 """
 
-from collections.abc import Collection, Iterable, Mapping
-from typing import Self, final
+from collections.abc import Collection, Mapping
+from typing import final
 
 from mm2py.config.client_properties import effective_client_properties
 from mm2py.config.clients import consumer_settings
@@ -40,38 +40,12 @@ class FlowSides:
         self.keeps_offsets = connector.get("offsets.identical", "").strip().lower() == "require"
         """Whether a copy must have the offset of its record."""
         self.selection = TopicSelection.of(flow, connector)
-
-    @classmethod
-    def of_topics(
-        cls,
-        flow: FlowName,
-        connector: Mapping[str, str],
-        worker: Mapping[str, str],
-        topics: str | None,
-    ) -> Self:
-        """Build it for ``topics`` (names and patterns) in place of those of the config."""
-        return cls(flow, connector if topics is None else {**connector, "topics": topics}, worker)
-
-    def chooses(self, topic: str) -> bool:
-        """Whether a source topic is meant."""
-        return self.selection.replicate(topic)
-
-    def copy_of(self, topic: str) -> str:
-        """Return the name of a source topic's copy on the target."""
-        return self.selection.copy_of(topic)
-
-    def unlisted(self, listed: Collection[str], copied: Iterable[str]) -> list[str]:
-        """Return topics that are meant and that the source does not list, also of ``copied``
-        ones."""
-        return self.selection.unlisted(listed, copied)
+        self.chooses, self.copy_of = self.selection.replicate, self.selection.copy_of
+        self.unlisted = self.selection.unlisted
 
     def chosen(self, topics: Mapping[str, object], hidden: Collection[str] = ()) -> list[str]:
         """Return the chosen ones of the source's topics; ``hidden`` are chosen ones that it does
-        not list.
-
-        Raises:
-            ConfigError: there are none.
-        """
+        not list. ``ConfigError``: there are none."""
         names = sorted(name for name in topics if self.chooses(name))
         if not names and not hidden:
             raise ConfigError(

@@ -168,11 +168,8 @@ class VerifyOptions(FlowOptions):
     place: SparkPlace
 
     def check(self) -> None:
-        """Refuse what does not belong together.
-
-        Raises:
-            UsageError: two options contradict each other.
-        """
+        """Refuse what does not belong together; ``UsageError``: two options contradict each
+        other."""
         if not self.flow:
             raise UsageError("--flow is missing", remedy="write --flow 'A->B'")
         if self.begins not in ("", FROM_MAP):

@@ -70,11 +70,8 @@ def plan_of_file(path: Path, flow: str) -> FlowPlan:
 
 
 def flow_plan(path: Path, flow: str) -> FlowPlan:
-    """Derive the configs of one flow of a file as ``plan_of_file``.
-
-    Raises:
-        ConfigError: also where a consumer group copies the flow.
-    """
+    """Derive the configs of one flow of a file as ``plan_of_file``; ``ConfigError``: also where a
+    consumer group copies the flow."""
     plan = plan_of_file(path, flow)
     name = plan.name
     if SOURCE_NAME not in plan.connectors:
@@ -115,11 +112,7 @@ def _now(
 
 
 async def flow_in_force(plan: FlowPlan, tables: FlowTables, clock: Clock) -> FlowNow:
-    """Read the flow as it is now.
-
-    Raises:
-        RetriableError: the target does not answer.
-    """
+    """Read the flow as it is now; ``RetriableError``: the target does not answer."""
     topic = flows_topic(plan.name.source)
     if topic not in await Admin(tables.cluster).describe_topics([topic]):
         return flow_of_file(plan) if plan.by_file else FlowNow(None)
@@ -143,11 +136,8 @@ async def flow_in_force(plan: FlowPlan, tables: FlowTables, clock: Clock) -> Flo
 
 
 def refuse_transforms(flow: FlowName, connector: Mapping[str, str], reason: str) -> None:
-    """Refuse what works with whole batches for a flow whose records pass transforms.
-
-    Raises:
-        ConfigError: they do.
-    """
+    """Refuse what works with whole batches for a flow whose records pass transforms;
+    ``ConfigError``: they do."""
     if parse_list(connector.get("transforms", "")):
         raise ConfigError(
             f"records of flow {flow} pass transforms={connector['transforms']}: {reason}",
@@ -223,34 +213,27 @@ class OpenFlow:
         self._admins: dict[str, Cluster] = {}
 
     async def __aenter__(self) -> Self:
-        """Connect to the target and read changes made over REST.
-
-        Raises:
-            RetriableError: it does not answer.
-        """
+        """Connect to the target and read changes made over REST; ``RetriableError``: it does not
+        answer."""
         async with AsyncExitStack() as opening:
             opening.push_async_callback(self.target.close)
             await self.target.cluster.connect()
-            now = await flow_in_force(self.plan, self.target.tables, self.clock)
+            self.connector, self.copies, self.held = await self._now()
             self._opened = opening.pop_all()
-        self.held = now.held
-        self.copies = now.connector is not None and enabled(now.connector)
-        self.connector = now.connector or _of_file(self.plan)
         return self
 
     async def __aexit__(self, *_exception: object) -> None:
         await self._opened.aclose()
 
     async def is_unchanged(self) -> bool:
-        """Tell whether the flow is as when it was opened: its config, and that it copies.
+        """Tell whether the flow is as when it was opened: its config, and that it copies;
+        ``RetriableError``: the target does not answer."""
+        return (await self._now())[:2] == (self.connector, self.copies)
 
-        Raises:
-            RetriableError: the target does not answer.
-        """
+    async def _now(self) -> tuple[Mapping[str, str], bool, frozenset[TopicPartition]]:
         now = await flow_in_force(self.plan, self.target.tables, self.clock)
         copies = now.connector is not None and enabled(now.connector)
-        connector = now.connector or _of_file(self.plan)
-        return (connector, copies) == (self.connector, self.copies)
+        return now.connector or _of_file(self.plan), copies, now.held
 
     async def admin(self, side: str) -> Admin:
         """Return the administration of the "source" or "target", connected at the first call.
@@ -289,8 +272,13 @@ def flow_sides(
         RetriableError: the target does not answer.
     """
     plan = flow_plan(path, flow)
+
+    async def in_force() -> Mapping[str, str]:
+        async with OpenFlow(plan, role="job") as flow:
+            return flow.connector
+
     try:
-        connector = asyncio.run(_connector_in_force(plan))
+        connector = asyncio.run(in_force())
     except RetriableError as error:
         if needs_target:
             raise
@@ -300,12 +288,9 @@ def flow_sides(
         refuse_transforms(plan.name, connector, as_they_are)
     if reads_committed(plan, connector):
         connector = {**connector, "source.consumer.isolation.level": "read_committed"}
-    return FlowSides.of_topics(plan.name, connector, plan.props, topics)
-
-
-async def _connector_in_force(plan: FlowPlan) -> Mapping[str, str]:
-    async with OpenFlow(plan, role="job") as flow:
-        return flow.connector
+    if topics is not None:
+        connector = {**connector, "topics": topics}
+    return FlowSides(plan.name, connector, plan.props)
 
 
 def _of_file(plan: FlowPlan) -> Mapping[str, str]:

@@ -61,7 +61,6 @@ class ReportedProgress:
         """Whether the target has answered: the end of a job waits for it only then."""
 
     def plan(self, total: int) -> None:
-        """Say how many offsets are to be read."""
         self._progress = replace(self._progress, total=total)
 
     def follow(self, done: Callable[[], int]) -> None:
@@ -77,7 +76,6 @@ class ReportedProgress:
         self._progress = replace(self._progress, **whole)  # type: ignore[arg-type] # by name
 
     def fail(self, error: BaseException) -> None:
-        """Say why it ended before its time."""
         cause = str(error) or type(error).__name__
         self.end(state=JobState.FAILED, cause=cause)
 
@@ -87,7 +85,6 @@ class ReportedProgress:
         return self._done(), max(0, self._progress.total)
 
     def now(self) -> Progress:
-        """Return the next record."""
         self._beat += 1
         known = self._progress
         shown = replace(

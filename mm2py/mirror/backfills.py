@@ -30,11 +30,12 @@ ALIVE_S: Final = 4 * BEAT_S
 """A driver whose beat does not rise for this long is dead, or frozen: the next one fences it."""
 
 LEASE_S: Final = 6.0
+"""How long a lane may send after its lease was renewed. Long enough for a slow broker, as a session
+of the running flow is; a retry after a kill waits this long."""
+
 LANE_LOST: Final = "the process of its lane ended in each attempt"
 """Begins the cause of a partition that a lane's process dies of, as of a batch that its memory does
 not hold."""
-"""How long a lane may send after its lease was renewed. Long enough for a slow broker, as a session
-of the running flow is; a retry after a kill waits this long."""
 
 PROGRESS_S: Final = 5.0
 """How often a job without a claim writes how far it is."""
@@ -220,7 +221,6 @@ class Lease:
 
     @property
     def source(self) -> TopicPartition:
-        """The partition."""
         return TopicPartition(self.topic, self.partition)
 
     @property
@@ -388,10 +388,7 @@ def encode_backfill(record: BackfillRecord) -> tuple[bytes, bytes]:
 
 def decode_backfill(key: bytes | None, value: bytes) -> BackfillRecord:
     """Read a record that is no tombstone; members that it does not know are ignored.
-
-    Raises:
-        ProtocolError: it is damaged, or of a version that this program does not know.
-    """
+    ``ProtocolError``: it is damaged, or of a version that this program does not know."""
     text = (key or b"").decode(errors="replace")
     adapter = _ADAPTERS.get(text.partition(":")[0])
     if adapter is None or not value or value[0] != VERSION:

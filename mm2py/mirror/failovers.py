@@ -110,7 +110,6 @@ class LogPlace:
 
     @property
     def tp(self) -> TopicPartition:
-        """The partition."""
         return TopicPartition(self.topic, self.partition)
 
 
@@ -131,7 +130,6 @@ class Tail:
 
     @property
     def tp(self) -> TopicPartition:
-        """The source partition."""
         return TopicPartition(self.topic, self.partition)
 
 
@@ -160,7 +158,6 @@ class OpenTransaction:
         return now_ms - self.since_ms > HANGS_MS and self.since_ms >= 0
 
     def __str__(self) -> str:
-        """Name it in one line."""
         name = self.transactional_id or "a transaction (transactional id not disclosed)"
         producer = (
             f"producer {self.producer_id}, epoch {self.epoch}"
@@ -219,7 +216,6 @@ class Fence:
 
     @property
     def acls(self) -> frozenset[Acl]:
-        """The rules as the cluster has them."""
         return frozenset(rule.acl for rule in self.rules)
 
 
@@ -325,10 +321,7 @@ def encode_failover(record: FailoverRecord) -> tuple[bytes, bytes]:
 
 def decode_failover(key: bytes | None, value: bytes) -> FailoverRecord:
     """Read a record that is no tombstone; members that it does not know are ignored.
-
-    Raises:
-        ProtocolError: it is damaged, or of a version that this program does not know.
-    """
+    ``ProtocolError``: it is damaged, or of a version that this program does not know."""
     text = (key or b"").decode(errors="replace")
     adapter = _ADAPTERS.get(text)
     if adapter is None or not value or value[0] not in (VERSION, _COMPRESSED):

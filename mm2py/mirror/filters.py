@@ -9,8 +9,8 @@ topics is not done here.
 """
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Final, Self, cast, final
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Final, Self, TypeVar, cast, final
 
 from mm2py.api.policies import ConfigPropertyFilter, GroupFilter, ReplicationPolicy, TopicFilter
 from mm2py.config.class_names import (
@@ -30,6 +30,8 @@ from mm2py.errors import ConfigError
 from mm2py.mirror.policies import build_plugin, policy_from_config
 from mm2py.observability.logging import some_of
 from mm2py.types import FlowName
+
+F = TypeVar("F")
 
 _INTERNAL: Final = re.compile(
     r".*mm2-(?:configs|offsets|status)\..+\.internal|.*mm2-offset-syncs.+internal"
@@ -103,46 +105,38 @@ class DefaultConfigPropertyFilter:
 def topic_filter_from_config(config: Mapping[str, str]) -> TopicFilter:
     """Build the filter that ``topic.filter.class`` names; ``ConfigError`` if there is none."""
     name = parse_config(TopicFilterConfig, config).topic_filter_class
-    plugin = _plugin(
-        config, "topic.filter.class", name, DEFAULT_TOPIC_FILTER, "should_replicate_topic"
-    )
-    return DefaultTopicFilter(config) if plugin is None else cast("TopicFilter", plugin)
+    names = "topic.filter.class", name, DEFAULT_TOPIC_FILTER
+    return _filter(config, names, DefaultTopicFilter, "should_replicate_topic")
 
 
 def group_filter_from_config(config: Mapping[str, str]) -> GroupFilter:
     """Build the filter that ``group.filter.class`` names; ``ConfigError`` if there is none."""
     name = parse_config(GroupFilterConfig, config).group_filter_class
-    plugin = _plugin(
-        config, "group.filter.class", name, DEFAULT_GROUP_FILTER, "should_replicate_group"
-    )
-    return DefaultGroupFilter(config) if plugin is None else cast("GroupFilter", plugin)
+    names = "group.filter.class", name, DEFAULT_GROUP_FILTER
+    return _filter(config, names, DefaultGroupFilter, "should_replicate_group")
 
 
 def config_property_filter_from_config(config: Mapping[str, str]) -> ConfigPropertyFilter:
     """Build the filter that ``config.property.filter.class`` names; ``ConfigError`` if none."""
-    plugin = _plugin(
-        config,
-        "config.property.filter.class",
-        parse_config(ConfigPropertyFilterConfig, config).config_property_filter_class,
-        DEFAULT_CONFIG_PROPERTY_FILTER,
-        "should_replicate_config_property",
-        "should_replicate_source_default",
-    )
-    return (
-        DefaultConfigPropertyFilter(config)
-        if plugin is None
-        else cast("ConfigPropertyFilter", plugin)
-    )
+    name = parse_config(ConfigPropertyFilterConfig, config).config_property_filter_class
+    names = "config.property.filter.class", name, DEFAULT_CONFIG_PROPERTY_FILTER
+    members = "should_replicate_config_property", "should_replicate_source_default"
+    return _filter(config, names, DefaultConfigPropertyFilter, *members)
 
 
-def _plugin(
-    config: Mapping[str, str], key: str, given: str, default: str, *members: str
-) -> object | None:
-    """Build what ``key`` names, None for Java's default filter."""
-    name = canonical_class(given)
+def _filter(
+    config: Mapping[str, str],
+    names: tuple[str, str, str],
+    ours: Callable[[Mapping[str, str]], F],
+    *members: str,
+) -> F:
+    """Build the filter that a property names; ``names``: the property, its value, Java's default,
+    which is ``ours``."""
+    key, given, default = names
+    name, short = canonical_class(given), default.rpartition(".")[2]
     if name == default:
-        return None
-    return build_plugin(name, key, config, members=members, built_in=(default.rpartition(".")[2],))
+        return ours(config)
+    return cast("F", build_plugin(name, key, config, members=members, built_in=(short,)))
 
 
 def _patterns(name: str, items: tuple[str, ...]) -> PatternList:
@@ -204,7 +198,6 @@ class TopicSelection:
         )
 
     def copy_of(self, topic: str) -> str:
-        """Return the name of a source topic's copy on the target."""
         return self._policy.remote_topic(self._source_alias, topic)
 
     def learn(self, listed: Iterable[str]) -> None:
@@ -216,7 +209,6 @@ class TopicSelection:
         self._aliases.update(it[1] for it in named if it is not None)
 
     def replicate(self, topic: str) -> bool:
-        """Whether ``topic`` of the source is copied."""
         return (
             self._chosen(topic)
             and not self.is_internal(topic)
@@ -230,7 +222,6 @@ class TopicSelection:
         return self._policy.is_internal_topic(topic) or self._is_own(topic)
 
     def _is_own(self, topic: str) -> bool:
-        """Whether a topic is a mirror's own, or a copy of one."""
         return any(
             # Also the names before each hop: a copy of an internal topic, made by an older mirror,
             # is one too.

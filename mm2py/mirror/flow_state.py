@@ -117,7 +117,6 @@ class FlowState:
         """Number of the newest change."""
 
     def clear(self) -> None:
-        """Forget every entry."""
         self._entries.clear()
         self.revision = 0
 
@@ -149,7 +148,6 @@ class FlowState:
 
     @property
     def present(self) -> bool:
-        """Whether there is such a flow."""
         return self.is_present(self.presence)
 
     def is_present(self, presence: Presence | None) -> bool:
@@ -166,7 +164,6 @@ class FlowState:
         )
 
     def picture(self) -> FlowPicture:
-        """Return all of it."""
         configs = {name: dict(config) for name, config in self.file.items()}
         for entry in self._entries.values():
             if isinstance(entry, ConnectorEntry):
@@ -204,7 +201,6 @@ class FlowState:
         )
 
     def overrides(self, connector: str) -> Mapping[str, OverrideEntry]:
-        """Return the overrides of a connector by property."""
         return {
             entry.property: entry
             for entry in self._entries.values()

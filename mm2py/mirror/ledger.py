@@ -16,6 +16,7 @@ from typing import Final, final
 from mm2py.api.context import EventKind, LossEvent
 from mm2py.errors import ProtocolError
 from mm2py.mirror.versioned_json import Members, decode, encode
+from mm2py.protocol.topics import NO_TOPIC_ID
 from mm2py.types import TopicPartition
 
 _INCARNATION: Final = "incarnation"
@@ -23,7 +24,6 @@ _UNDER_WAY: Final = (
     "; a task had read it up to the end of this range, and ended before it was "
     "known what of that was delivered"
 )
-_ID_BYTES: Final = 16
 _KINDS: Final = frozenset(kind.value for kind in EventKind)
 
 
@@ -86,7 +86,7 @@ def encode_incarnation(record: IncarnationRecord) -> tuple[bytes, bytes]:
         "kind": _INCARNATION,
         "topic": record.partition.topic,
         "partition": record.partition.partition,
-        "id": urlsafe_b64encode(record.topic_id).decode().rstrip("="),
+        "id": topic_id_text(record.topic_id),
         "time": record.time_ms,
         "flow": record.flow,
     }
@@ -117,7 +117,9 @@ def _decoded(members: Members) -> LedgerRecord | IncarnationRecord:
     if word == _INCARNATION:
         # A bad id makes the whole record unknown: a wrong incarnation would tie offsets to the
         # wrong topic.
-        topic_id = _topic_id(members.text("id"))
+        topic_id = topic_id_of(members.text("id"))
+        if not topic_id:
+            raise ProtocolError("member id is not a topic id")
         return IncarnationRecord(partition=partition, topic_id=topic_id, flow=flow, time_ms=time_ms)
     event = LossEvent(
         kind=EventKind(word),
@@ -131,16 +133,18 @@ def _decoded(members: Members) -> LedgerRecord | IncarnationRecord:
     return LedgerRecord(event=event, flow=flow, time_ms=time_ms)
 
 
-def _topic_id(text: str) -> bytes:
+def topic_id_text(topic_id: bytes) -> str:
+    """Return an id in Kafka's text form: unpadded URL-safe base64 (``Uuid.toString``)."""
+    return urlsafe_b64encode(topic_id).decode().rstrip("=")
+
+
+def topic_id_of(text: str) -> bytes:
+    """Return the id in Kafka's text form, empty where it is none."""
     try:
-        # Kafka prints ids as unpadded URL-safe base64 (``Uuid.toString``); Python wants the
-        # padding.
         topic_id = urlsafe_b64decode(text + "==")
     except (ValueError, Base64Error):
-        topic_id = b""
-    if len(topic_id) != _ID_BYTES:
-        raise ProtocolError("member id is not a topic id")
-    return topic_id
+        return b""
+    return topic_id if len(topic_id) == len(NO_TOPIC_ID) else b""
 
 
 @final
@@ -227,7 +231,6 @@ class KnownEvents:
         # Such an event happens at one offset any number of times; that it is known proves nothing.
         if event.kind.may_repeat and not event.again:
             return (event,)
-        # No overlap with what is known: all of it is new.
         if known is None or last < known[0] or first > known[1]:
             return (event,)
         below = (first, min(last, known[0] - 1))

@@ -7,7 +7,8 @@ ordered and printed as Java does: Java's workers find stored offsets by the byte
 the order of a ``HashMap`` is part of the format.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Final, TypeVar, cast
 
 from mm2py.errors import ConfigError
@@ -92,58 +93,33 @@ Positions = Sequence[tuple[Mapping[str, object] | None, Mapping[str, object] | N
 INT32_MAX: Final = 2**31 - 1
 
 
-def check_mirror_offsets(positions: Positions) -> bool:
-    """Check offsets of a MirrorSourceConnector; True: they take effect.
-
-    Raises:
-        ConfigError: one has the wrong form.
-    """
-    return _check(positions, "cluster", "topic", of_partition=True, only_zero=False)
-
-
-def check_checkpoint_offsets(positions: Positions) -> bool:
-    """Check offsets of a MirrorCheckpointConnector, which are always 0.
-
-    Raises:
-        ConfigError: one has the wrong form.
-    """
-    return _check(positions, "group", "topic", of_partition=True, only_zero=True)
-
-
-def check_heartbeat_offsets(positions: Positions) -> bool:
-    """Check offsets of a MirrorHeartbeatConnector, which are always 0.
-
-    Raises:
-        ConfigError: one has the wrong form.
-    """
-    texts = ("sourceClusterAlias", "targetClusterAlias")
-    return _check(positions, *texts, of_partition=False, only_zero=True)
-
-
-def _check(positions: Positions, *texts: str, of_partition: bool, only_zero: bool) -> bool:
-    for partition, offset in _to_store(positions):
+def _check(
+    positions: Positions, *, texts: Sequence[str], of_partition: bool, only_zero: bool
+) -> bool:
+    """Return True, which means that they take effect; ``ConfigError``: one has the wrong form."""
+    for partition, offset in positions:
+        if offset is None:
+            continue
+        if partition is None:
+            raise ConfigError("Source partitions may not be null")
         for key in texts:
-            _check_text(partition, key)
+            if not isinstance(_member(partition, key), str):
+                raise _invalid_partition(partition, key, "which must be a string")
         if of_partition:
             _check_partition_number(partition)
         _check_offset(partition, offset, only_zero=only_zero)
     return True
 
 
-def _to_store(
-    positions: Positions,
-) -> Iterator[tuple[Mapping[str, object], Mapping[str, object]]]:
-    for partition, offset in positions:
-        if offset is None:
-            continue
-        if partition is None:
-            raise ConfigError("Source partitions may not be null")
-        yield partition, offset
-
-
-def _check_text(partition: Mapping[str, object], key: str) -> None:
-    if not isinstance(_member(partition, key), str):
-        raise _invalid_partition(partition, key, "which must be a string")
+check_mirror_offsets: Final = partial(
+    _check, texts=("cluster", "topic"), of_partition=True, only_zero=False
+)
+check_checkpoint_offsets: Final = partial(
+    _check, texts=("group", "topic"), of_partition=True, only_zero=True
+)
+check_heartbeat_offsets: Final = partial(
+    _check, texts=("sourceClusterAlias", "targetClusterAlias"), of_partition=False, only_zero=True
+)
 
 
 def _check_partition_number(partition: Mapping[str, object]) -> None:

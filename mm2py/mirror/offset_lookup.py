@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import islice
+from operator import attrgetter
 from typing import Final, NamedTuple, Protocol, final
 
 from mm2py.errors import ProtocolError
@@ -38,6 +39,9 @@ from mm2py.types import TopicPartition
 log = logging.getLogger(__name__)
 
 _NO_LIMIT: Final = 1 << 63
+_end_of: Final = attrgetter("source_end")
+_target_end: Final = attrgetter("target_end")
+_target_first: Final = attrgetter("target_first")
 
 
 class Place(StrEnum):
@@ -146,12 +150,10 @@ class PartitionIndex:
         return ref
 
     def drop(self, number: int) -> None:
-        """Forget the pages from ``number`` on."""
         while self.pages and self.pages[-1].number >= number:
             self.pages.pop()
 
     def forget(self, number: int) -> None:
-        """Forget one page, which has expired."""
         self._order = None
         if self.pages and self.pages[0].number == number:
             # The common case without a scan: pages expire from the oldest on.
@@ -211,17 +213,13 @@ class PartitionIndex:
         return self.pages[max(0, at - 1)]
 
 
-def _ignored(_partition: TopicPartition) -> None:
-    """Not asked."""
-
-
 @final
 class MapIndex:
     """Fold over the topic: the index of every partition."""
 
     def __init__(self) -> None:
         self.partitions: dict[TopicPartition, PartitionIndex] = {}
-        self.on_anew: Callable[[TopicPartition], None] = _ignored
+        self.on_anew: Callable[[TopicPartition], None] = lambda _: None
         """Called when a map begins anew, for another incarnation of the source topic, or goes
         back."""
         self._source_ids: dict[TopicPartition, bytes] = {}
@@ -345,11 +343,8 @@ class _Search:
 
 
 def to_target(index: PartitionIndex, source_offset: int, pages: Pages) -> Translation:
-    """Translate a source offset: the target offset of the first copied record at or after it.
-
-    Raises:
-        PageMissingError: a page is needed.
-    """
+    """Translate a source offset: the target offset of the first copied record at or after it;
+    ``PageMissingError``: a page is needed."""
     offset, search = source_offset, _Search(source_offset)
     limits = index.limits()
     for at in index.reached(offset):
@@ -389,11 +384,8 @@ def _behind(index: PartitionIndex, offset: int, search: _Search) -> int:
 
 
 def to_source(index: PartitionIndex, target_offset: int, pages: Pages) -> Translation:
-    """Translate a target offset: the source offset of the first copy at or after it.
-
-    Raises:
-        PageMissingError: a page is needed.
-    """
+    """Translate a target offset: the source offset of the first copy at or after it;
+    ``PageMissingError``: a page is needed."""
     refs, limits = index.pages, index.limits()
     # Below the map's beginning copies of another program may lie; a map that began with the
     # source's log (0) has none before it.
@@ -457,26 +449,17 @@ class Translator(Protocol):
 
     async def to_target(
         self, partition: TopicPartition, source_offset: int, /
-    ) -> Translation | None:
-        """Translate an offset of the source."""
-        ...
-
+    ) -> Translation | None: ...
     async def to_source(
         self, partition: TopicPartition, target_offset: int, /
-    ) -> Translation | None:
-        """Translate an offset of the copy."""
-        ...
+    ) -> Translation | None: ...
 
 
 async def is_past_unread(
     exact: Translator, partition: TopicPartition, upstream: int, downstream: int
 ) -> bool:
     """Whether an earlier translation is past records that a group at ``upstream`` has not read: the
-    target lost copies, and others took their places.
-
-    Raises:
-        Mm2pyError: as the map.
-    """
+    target lost copies, and others took their places; ``Mm2pyError``: as the map."""
     # Two look-ups, because a lower target offset alone may be a copy that was made again: only the
     # way back shows whether unread records lie between.
     copy = await exact.to_target(partition, upstream)
@@ -486,7 +469,7 @@ async def is_past_unread(
     return there is not None and there.offset > upstream
 
 
-def own_from(index: PartitionIndex, begin: int, end: int, pages: Pages) -> int:
+def own_from(index: PartitionIndex, pages: Pages, *, begin: int, end: int) -> int:
     """Return the first target offset from ``begin`` on that no copy has, at most ``end``: the
     target's own records may begin there, or a marker has it.
 
@@ -570,15 +553,3 @@ def valid_segments(
             valid.append((segment, min(segment.source_end, limit)))
     valid.reverse()
     return valid
-
-
-def _end_of(part: PageRef | Segment) -> int:
-    return part.source_end
-
-
-def _target_end(segment: Segment) -> int:
-    return segment.target_end
-
-
-def _target_first(ref: PageRef) -> int:
-    return ref.target_first

@@ -91,7 +91,6 @@ class Segment(NamedTuple):
 
     @property
     def source_end(self) -> int:
-        """The source offset after it."""
         return self.source + self.records
 
     @property
@@ -299,7 +298,6 @@ class PartitionMap:
 
     @property
     def has_older_pages(self) -> bool:
-        """Whether there is any page that may expire."""
         return bool(self._older)
 
     def expired(self, source_start: int, target_start: int) -> list[int]:
@@ -403,7 +401,6 @@ class PartitionMap:
         self.begins, self._covered = position, 0
 
     def cover(self, position: int) -> None:
-        """Everything below this source offset is copied or needs no copy."""
         self._settle()
         self._cover(position)
 
@@ -710,11 +707,7 @@ def encode_page_key(partition: TopicPartition, number: int) -> bytes:
 
 
 def decode_page_key(key: bytes | None) -> tuple[TopicPartition, int]:
-    """Read a key.
-
-    Raises:
-        ProtocolError: it is none of this version.
-    """
+    """Read a key; ``ProtocolError``: it is none of this version."""
     if not key or key[0] != MAP_VERSION:
         raise ProtocolError("no key of version 1 of the offset map")
     end = 3 + int.from_bytes(key[1:3])
@@ -758,20 +751,14 @@ def encode_page(page: Page) -> bytes:
 
 
 def decode_head(value: bytes) -> PageHead:
-    """Read the value of a page up to its segments.
-
-    Raises:
-        ProtocolError: it is damaged, or of a version that this program does not know.
-    """
+    """Read the value of a page up to its segments; ``ProtocolError``: it is damaged, or of a
+    version that this program does not know."""
     return _read_head(value)[0]
 
 
 def decode_page(number: int, value: bytes) -> Page:
-    """Read the value of page ``number``; what follows the segments is ignored.
-
-    Raises:
-        ProtocolError: it is damaged, or of a version that this program does not know.
-    """
+    """Read the value of page ``number``; what follows the segments is ignored. ``ProtocolError``:
+    it is damaged, or of a version that this program does not know."""
     head, at = _read_head(value)
     segments: list[Segment] = []
     try:

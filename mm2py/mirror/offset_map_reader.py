@@ -83,17 +83,12 @@ class PageCache:
             self.drop(next(iter(self._pages)))
 
     def drop(self, position: int) -> None:
-        """Forget a page that was replaced."""
         page = self._pages.pop(position, None)
         if page is not None:
             self._segments -= max(1, len(page.segments))
 
     def get(self, ref: PageRef) -> Page:
-        """Return a page.
-
-        Raises:
-            PageMissingError: it has to be read.
-        """
+        """Return a page; ``PageMissingError``: it has to be read."""
         page = self._pages.get(ref.position)
         if page is None:
             raise PageMissingError(ref)
@@ -163,10 +158,6 @@ async def no_record_until(cluster: Cluster, tp: TopicPartition, at: int) -> int:
     return at
 
 
-def _own_from(begin: int, end: int, index: PartitionIndex, pages: Pages) -> int:
-    return own_from(index, begin, end, pages)
-
-
 @final
 class OffsetMapReader:
     """Translates offsets of one flow, both ways, with the exact map on its target.
@@ -230,11 +221,7 @@ class OffsetMapReader:
 
     async def read_copies(self) -> None:
         """Ask the target which copies there are now, and where names are kept, which other flows
-        write into them.
-
-        Raises:
-            RetriableError: not now; what was known before counts.
-        """
+        write into them; ``RetriableError``: not now; what was known before counts."""
         # Callers that check copies themselves, by replication policy, pay for no metadata request.
         if self._copy_of is None:
             return
@@ -342,7 +329,6 @@ class OffsetMapReader:
         self._index.on_anew = on_anew
 
     def partitions(self) -> tuple[TopicPartition, ...]:
-        """Return the source partitions that have a map."""
         return tuple(
             partition
             for partition in self._index.partitions
@@ -402,7 +388,7 @@ class OffsetMapReader:
         if not first <= begin <= at <= index.target_end:  # else it is known up to there
             first = at = begin
         for _ in range(MARKERS_AT_ONCE):
-            own = await self._look(partition, partial(_own_from, at, end))
+            own = await self._look(partition, partial(own_from, begin=at, end=end))
             at = at if own is None else own
             if at >= end or (after := await no_record_until(self._cluster, copy, at)) <= at:
                 break

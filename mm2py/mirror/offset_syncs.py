@@ -445,11 +445,9 @@ class SyncSlots:
 
     @property
     def newest(self) -> OffsetSync:
-        """The newest sync."""
         return self._slots[0]
 
     def upstreams(self) -> list[int]:
-        """Return the upstream offset of each slot."""
         return [sync.upstream for sync in self._slots]
 
 

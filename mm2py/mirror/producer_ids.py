@@ -56,11 +56,7 @@ class Suppression(StrEnum):
 
 def suppression_of(config: Mapping[str, str]) -> Suppression:
     """Return what a source connector's config asks for; ``OFF`` where names carry their provenance,
-    which no router takes away.
-
-    Raises:
-        ConfigError: no such choice, or no such policy.
-    """
+    which no router takes away. ``ConfigError``: no such choice, or no such policy."""
     if canonical_class(config.get("connector.class", "")) == MIRROR_SINK_CONNECTOR:
         return (
             Suppression.OFF
@@ -115,11 +111,8 @@ def published_id(key: bytes | None) -> int:
 
 
 def decode_producer(key: bytes | None, value: bytes) -> MirrorProducer:
-    """Read a record; members that it does not know are ignored.
-
-    Raises:
-        ProtocolError: this version cannot read it.
-    """
+    """Read a record; members that it does not know are ignored. ``ProtocolError``: this version
+    cannot read it."""
     members, producer_id = decode(value), published_id(key)
     if producer_id < 0:
         raise ProtocolError(f"key {key!r} is no producer id")
@@ -155,7 +148,6 @@ class ProducerOrigins:
         self.known = Origins(self._passing, self._looping)
 
     def learn(self, producer: MirrorProducer) -> None:
-        """Take a record of the topic."""
         # Looping and mirrors are never forgotten, passing ids may be (MOST_PASSING): only a wrong
         # "passes" could start a loop.
         if self._everything or self._is_from_target(producer):

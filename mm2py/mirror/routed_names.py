@@ -53,11 +53,8 @@ class _Route:
 
 
 def _routes(config: Mapping[str, str]) -> Sequence[_Route]:
-    """Return the routers of a connector in their order.
-
-    Raises:
-        ConfigError: a pattern cannot be read.
-    """
+    """Return the routers of a connector in their order; ``ConfigError``: a pattern cannot be
+    read."""
     routes: list[_Route] = []
     for alias in parse_list(config.get("transforms", "")):
         own = with_prefix(config, f"transforms.{alias}.")
@@ -88,11 +85,7 @@ def _renamed(topic: str, routes: Sequence[_Route]) -> str:
 
 def final_name(config: Mapping[str, str]) -> Callable[[str], str]:
     """Return a function for the name of a topic's copy, by policy and routers; ``config`` names the
-    source's alias.
-
-    Raises:
-        ConfigError: a pattern cannot be read, or there is no such policy.
-    """
+    source's alias. ``ConfigError``: a pattern cannot be read, or there is no such policy."""
     policy, routes = policy_from_config(config), _routes(config)
     alias = config.get("source.cluster.alias", "")
     return lambda topic: _renamed(policy.remote_topic(alias, topic), routes)
@@ -109,11 +102,7 @@ def keeps_names(config: Mapping[str, str]) -> bool:
 
 def sample_names(config: Mapping[str, str]) -> Iterator[str]:
     """Return names that the patterns of a flow are likely to mean; whether they do is asked of
-    them.
-
-    Raises:
-        ConfigError: a pattern of a router cannot be read.
-    """
+    them. ``ConfigError``: a pattern of a router cannot be read."""
     for pattern in parse_config(TopicFilterConfig, config).topics:
         yield from _samples(pattern)
     routes = _routes(config)

@@ -120,11 +120,8 @@ class OtherMaps:
         self.shared = SharedCopies()
 
     async def read(self) -> None:
-        """Read maps that are new, and some of the others in turn.
-
-        Raises:
-            RetriableError: not now; a later call continues.
-        """
+        """Read maps that are new, and some of the others in turn; ``RetriableError``: not now; a
+        later call continues."""
         listed = await self._admin.list_topics()
         topics = [it for it in listed if map_source(it) and it != self._own]
         # A map that was deleted, as the remedy says for a flow that is gone, frees its copies.
@@ -154,7 +151,6 @@ class OtherMaps:
         self.shared.learn({name: it.topic_id for name, it in listed.items()})
 
     async def close(self) -> None:
-        """Stop reading."""
         readers, self._readers = self._readers, {}
         for reader in readers.values():
             await reader.close()

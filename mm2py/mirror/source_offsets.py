@@ -32,6 +32,14 @@ def mirror_source_partition(source_alias: str, partition: TopicPartition) -> Sou
     return {"cluster": source_alias, "partition": partition.partition, "topic": partition.topic}
 
 
+def mirrored_partition(partition: SourcePartition) -> TopicPartition | None:
+    """Return the Kafka partition of a key, None for the key of another kind of source."""
+    topic, number = partition.get("topic"), partition.get("partition")
+    if isinstance(topic, str) and isinstance(number, int):
+        return TopicPartition(topic, number)
+    return None
+
+
 def checkpoint_source_partition(group: str, partition: TopicPartition) -> SourcePartition:
     """Return the source partition of the checkpoints of a group; ``partition`` as the target names
     it."""
@@ -140,11 +148,7 @@ def parse_source_offset_key(key: bytes) -> tuple[str, SourcePartition]:
 
 def parse_source_offset_value(value: bytes | None) -> SourceOffset | None:
     """Read a value; None for a tombstone. What is no primitive in it is left out: a later version
-    may have written it.
-
-    Raises:
-        ProtocolError: it is no JSON object.
-    """
+    may have written it. ``ProtocolError``: it is no JSON object."""
     parsed = None if value is None else _load(value, "value")
     if value is None or parsed is None:
         return None

@@ -120,11 +120,8 @@ class StartPositions:
 
     @classmethod
     def parse(cls, items: Sequence[str], clock: Clock, since_ms: int = -1) -> Self:
-        """Read the items of the property.
-
-        Raises:
-            ConfigError: an item is no rule; does not name the property.
-        """
+        """Read the items of the property; ``ConfigError``: an item is no rule; does not name the
+        property."""
         return cls([_rule(item, clock, since_ms) for item in items])
 
     @property
@@ -138,7 +135,6 @@ class StartPositions:
         return any(rule.is_age for rule in self._rules)
 
     def of(self, tp: TopicPartition) -> int | None:
-        """Return the start position of a partition, None where no rule matches."""
         return next((rule.position for rule in self._rules if rule.matches(tp)), None)
 
 

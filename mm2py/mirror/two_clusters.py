@@ -30,16 +30,11 @@ class ClusterEnd(NamedTuple):
 
     @classmethod
     def of(cls, cluster: Cluster) -> Self:
-        """Return the end that a connected cluster is."""
         return cls(cluster.alias, cluster.settings.addresses, cluster.cluster_id)
 
 
 def refuse_one_cluster(source: ClusterEnd, target: ClusterEnd) -> None:
-    """Refuse a flow whose source is its target.
-
-    Raises:
-        ConfigError: both ends have the same id.
-    """
+    """Refuse a flow whose source is its target; ``ConfigError``: both ends have the same id."""
     # Brokers before 0.10.1 (KIP-78) give no id; then nothing can be told.
     if not source.cluster_id or source.cluster_id != target.cluster_id:
         return

@@ -31,11 +31,8 @@ def encode(members: Mapping[str, object], *, in_order: bool = False) -> bytes:
 
 
 def decode(value: bytes | None) -> "Members":
-    """Read the value of a record.
-
-    Raises:
-        ProtocolError: it is empty, of another version, or no JSON object.
-    """
+    """Read the value of a record; ``ProtocolError``: it is empty, of another version, or no JSON
+    object."""
     if not value:
         raise ProtocolError("empty value")
     if value[0] != VERSION:
@@ -48,11 +45,8 @@ def decode(value: bytes | None) -> "Members":
 
 
 def decode_as(adapter: TypeAdapter[T], plain: bytes, what: str) -> T:
-    """Read the JSON object of a record as a value.
-
-    Raises:
-        ProtocolError: it is none; ``what`` names the record.
-    """
+    """Read the JSON object of a record as a value; ``ProtocolError``: it is none; ``what`` names
+    the record."""
     try:
         # pydantic's parser refuses such an escape, Python's accepts it: those few documents take
         # the detour.
@@ -132,7 +126,6 @@ class Members:
         return {key: inner.text(key) for key in inner}
 
     def objects(self, name: str) -> "Iterator[Members]":
-        """Return the objects of a list."""
         value = self._members.get(name)
         if not isinstance(value, list):
             raise ProtocolError(f"member {name} is not a list")

@@ -6,6 +6,7 @@ import re
 import struct
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,10 +17,11 @@ from typer.testing import CliRunner
 
 from mm2py.client.connect.connection import BrokerConnection
 from mm2py.client.connect.wire import Buffer
-from mm2py.clock import SYSTEM_CLOCK
+from mm2py.clock import SYSTEM_CLOCK, Clock
 from mm2py_cli.app import app
-from mm2py_jobs.doctor.examine import CHECKS, PER_S, examine
+from mm2py_jobs.doctor.examine import CHECKS, PER_S, Result, Shared, examine_plan
 from mm2py_jobs.open_flow import flow_plan
+from mm2py_workers.flow_parts import FlowPlan
 from tests.integration.cluster_changes import (
     allow,
     create_topics,
@@ -55,6 +57,11 @@ def examined(flow: Flow) -> tuple[int, Rows]:
         ended = CliRunner().invoke(app, ["doctor", str(flow.file), "-o", "json"])
     assert ended.exit_code in (0, 3), ended.output
     return ended.exit_code, json.loads(ended.stdout)
+
+
+async def examine(plan: FlowPlan, clock: Clock = SYSTEM_CLOCK) -> list[Result]:
+    async with AsyncExitStack() as stack:
+        return await examine_plan(plan, clock, Shared(clock, stack))
 
 
 def said(rows: Rows, check: str, level: str) -> str:

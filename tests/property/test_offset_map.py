@@ -391,7 +391,7 @@ class Play:
         begins = beginning(index, self.stored.page)
         floor = begins.target if begins.source else 0
         for offset in {0, *(it + step for it in self.some(sorted(copies)) for step in (0, 1))}:
-            found = own_from(index, offset, end, self.stored.page)
+            found = own_from(index, self.stored.page, begin=offset, end=end)
             own = (it for it in range(max(offset, floor), end) if it not in copies)
             assert found == next(own, end)
 

@@ -555,9 +555,8 @@ class _PartitionArchive:
     ) -> None:
         self._rate = rate
         self._store, self._shape, self._finds_mirrors = store, shape, finds_mirrors
-        self._tp = TopicPartition(ranges.topic, ranges.partition)
+        self._range, self._tp = ranges, ranges.source
         self._end, self._lost_from = ranges.end, ranges.lost_from
-        self._is_part, self._staged = ranges.is_part, ranges.staged
         self._from = self._first = ranges.first
         self._lost_at_start, self._lost_to = ranges.lost_from, ranges.first
         self._records = self._bytes = self._files = 0
@@ -586,7 +585,7 @@ class _PartitionArchive:
                 self._continue()
                 if (self._first, self._lost_from) == begins:
                     raise
-        if self._is_part:
+        if self._range.is_part:
             publish_staged(self._store, self._tp)
 
     async def _archive(self, reader: RangeReader) -> None:
@@ -688,7 +687,7 @@ class _PartitionArchive:
         )
         path = f"{partition_folder(self._tp)}/{name}"
         self._store.write(path, data)
-        if not put_manifest(self._store, manifest, staged=self._staged):
+        if not put_manifest(self._store, manifest, staged=self._range.staged):
             self._store.delete(path)
             raise _TakenError(
                 f"another run has archived from offset {manifest.begins} on meanwhile",

@@ -124,7 +124,6 @@ class FileManifest:
         return replace(self, first=max(self.first, end), lost_from=lost_from)
 
     def to_bytes(self) -> bytes:
-        """Return the file."""
         members = asdict(self)
         if not self.mirrors:
             del members["mirrors"]  # as versions before it wrote
@@ -132,11 +131,7 @@ class FileManifest:
 
     @classmethod
     def parse(cls, data: bytes, name: str) -> "FileManifest":
-        """Read the file; members that it does not know are ignored.
-
-        Raises:
-            ConfigError: it is none.
-        """
+        """Read the file; members that it does not know are ignored. ``ConfigError``: it is none."""
         try:
             manifest = _MANIFEST.validate_json(data)
         except ValidationError as error:
@@ -354,11 +349,7 @@ def _other_in(there: Mapping[str, object], document: Mapping[str, object]) -> st
 
 
 def head_of(store: ArchiveStore) -> ArchiveHead:
-    """Return whose archive it is.
-
-    Raises:
-        ConfigError: there is none.
-    """
+    """Return whose archive it is; ``ConfigError``: there is none."""
     if not store.exists("manifest.json"):
         raise ConfigError(f"{store.path} has no archive: there is no manifest.json")
     members = _members(store.read("manifest.json"), "manifest.json")
@@ -380,11 +371,7 @@ def topics_in(store: ArchiveStore) -> list[str]:
 
 
 def topic_of(store: ArchiveStore, topic: str) -> ArchivedTopic:
-    """Return what a topic was when its archive began.
-
-    Raises:
-        ConfigError: its file is damaged.
-    """
+    """Return what a topic was when its archive began; ``ConfigError``: its file is damaged."""
     name = f"topic={topic}/topic.json"
     members = _members(store.read(name), name)
     try:
@@ -502,11 +489,8 @@ def batch_row(batch: LogBatch) -> tuple[object, ...]:
 
 
 def archived_batches(store: ArchiveStore, manifest: FileManifest) -> Iterator[LogBatch]:
-    """Yield the batches of a file whose digest is right.
-
-    Raises:
-        PartitionError: the file or a batch is not what its manifest has.
-    """
+    """Yield the batches of a file whose digest is right; ``PartitionError``: the file or a batch is
+    not what its manifest has."""
     tp = TopicPartition(manifest.topic, manifest.partition)
     name = f"{partition_folder(tp)}/{manifest.file}"
     data = store.read(name)

@@ -47,11 +47,7 @@ def show_archive_plan(options: ArchiveOptions, printer: Printer) -> int:
 
 
 def run_archive(options: ArchiveOptions, printer: Printer) -> int:
-    """Archive, print the report, and return the exit code.
-
-    Raises:
-        Mm2pyError: see ``archive_flow``.
-    """
+    """Archive, print the report, and return the exit code; ``Mm2pyError``: see ``archive_flow``."""
     require_spark()
     from mm2py_jobs.archive.archive import archive_flow
     from mm2py_jobs.archive.archive_format import Shape

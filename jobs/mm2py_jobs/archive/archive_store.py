@@ -100,11 +100,7 @@ class ArchiveStore:
         return self._system
 
     def read(self, name: str) -> bytes:
-        """Return a whole file.
-
-        Raises:
-            FatalError: it is not there, or cannot be read.
-        """
+        """Return a whole file; ``FatalError``: it is not there, or cannot be read."""
         try:
             if isinstance(self._system, fs.PyFileSystem):
                 return self._system.handler.fs.cat_file(self._at(name))  # one request
@@ -116,11 +112,8 @@ class ArchiveStore:
             ) from error
 
     def columns(self, name: str, names: Sequence[str]) -> list[dict[str, object]]:
-        """Return the rows of columns of a Parquet file, without reading the others.
-
-        Raises:
-            FatalError: it is not there, cannot be read, or is none.
-        """
+        """Return the rows of columns of a Parquet file, without reading the others; ``FatalError``:
+        it is not there, cannot be read, or is none."""
         try:
             with self._system.open_input_file(self._at(name)) as file:
                 return parquet.ParquetFile(file).read(columns=list(names)).to_pylist()
@@ -131,10 +124,7 @@ class ArchiveStore:
 
     def write(self, name: str, data: bytes) -> None:
         """Write a file; returns when it is durable, as far as the store allows that.
-
-        Raises:
-            FatalError: it cannot be written; a full disk, for one.
-        """
+        ``FatalError``: it cannot be written; a full disk, for one."""
         self._guarded(name, lambda: self._write(name, data))
 
     def put_if_absent(self, name: str, data: bytes, agrees: Agrees = _never) -> bool:
@@ -148,27 +138,17 @@ class ArchiveStore:
 
     def publish(self, stem: str, kind: str, data: bytes) -> bool:
         """Write ``<stem>.<kind>`` unless there is one, False if there is; without hard links it is
-        ``<stem>.<token>.<kind>``.
-
-        Raises:
-            FatalError: it cannot be written.
-        """
+        ``<stem>.<token>.<kind>``. ``FatalError``: it cannot be written."""
         return self._guarded(stem, lambda: self._publish(stem, kind, data))
 
     def replace(self, name: str, data: bytes) -> None:
-        """Write a file in place of the one that is there; a crash may leave none.
-
-        Raises:
-            FatalError: it cannot be written.
-        """
+        """Write a file in place of the one that is there; a crash may leave none. ``FatalError``:
+        it cannot be written."""
         self._guarded(name, lambda: self._replace(name, data))
 
     def names(self, folder: str) -> list[str]:
         """Return the names of the files and folders in a folder, sorted; none if it does not exist.
-
-        Raises:
-            FatalError: it cannot be read.
-        """
+        ``FatalError``: it cannot be read."""
         selector = fs.FileSelector(self._at(folder), allow_not_found=True)
         try:
             try:

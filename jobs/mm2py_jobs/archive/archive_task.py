@@ -30,14 +30,13 @@ from mm2py.config.class_names import MIRROR_SOURCE_CONNECTOR
 from mm2py.config.definitions import parse_config
 from mm2py.errors import Mm2pyError, PartitionError
 from mm2py.mirror.source_offsets import mirror_source_partition, next_offset
-from mm2py.protocol.batch_stage import classify
 from mm2py.protocol.record_batch import RecordBatch
 from mm2py.types import TopicPartition
 from mm2py_connectors.mirror_source_config import FlowRate
 from mm2py_jobs.archive.archive_format import FileManifest, archived_batches, chain_of
 from mm2py_jobs.archive.archive_store import ArchiveStore
 from mm2py_jobs.copy.archive_order import ARCHIVE, TaskArchive
-from mm2py_jobs.log.log_batches import LogBatch
+from mm2py_jobs.log.log_batches import LogBatch, sendable
 
 POLL_S: Final = 0.2
 
@@ -61,7 +60,6 @@ class ArchiveConnector(Connector):
         return ()
 
     def open_task(self, config: Mapping[str, str], context: TaskContext) -> BatchSourceTask:
-        """Build the task of a lane."""
         limit = parse_config(FlowRate, config).flow_max_bytes_per_second
         rate = ByteRate(limit, context.clock) if limit > 0 else None
         return ArchiveTask(TaskArchive.parse(config[ARCHIVE]), self._alias, context, rate)
@@ -177,16 +175,13 @@ class ArchiveTask(BatchSourceTask):
         self._context.partition_state(log.source, PartitionState.FAILED, error)
 
     def pace(self, bytes_per_s: int) -> None:
-        """Hand out so much per second from now on; only where there is a limit."""
         if self._rate is not None:
             self._rate.change(bytes_per_s)
 
     def hold(self, partitions: Collection[TopicPartition]) -> None:
-        """Hand out nothing of these."""
         self._held.update(partitions)
 
     def release(self, partitions: Collection[TopicPartition]) -> None:
-        """Hand these out again."""
         self._held.difference_update(partitions)
 
     def failed(self, partition: TopicPartition, error: Exception) -> None:
@@ -253,7 +248,6 @@ class _LaneLog:
         return True
 
     def load(self, store: ArchiveStore) -> None:
-        """Read the next file."""
         manifest = self._files[0]
         first = max(self._position, manifest.first)
         batches: list[RecordBatch] = []
@@ -301,12 +295,5 @@ def _sendable(batch: LogBatch, position: int, manifest: FileManifest) -> list[Re
                 None,
             )
         ]
-    staged = classify(batch.data, position, None)
-    if staged.problem is not None:
-        raise PartitionError(
-            staged.problem.text,
-            topic=manifest.topic,
-            partition=manifest.partition,
-            offset=batch.base_offset,
-        )
-    return staged.batches
+    tp = TopicPartition(manifest.topic, manifest.partition)
+    return sendable(batch.data, position, tp, batch.base_offset)

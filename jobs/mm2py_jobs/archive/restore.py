@@ -97,7 +97,6 @@ class ArchivedLog:
 
     @property
     def target(self) -> TopicPartition:
-        """Where it is restored."""
         return TopicPartition(self.target_topic, self.partition)
 
 
@@ -493,11 +492,7 @@ class Restore:
         )
 
     async def make_topics(self) -> None:
-        """Make the topics that are missing.
-
-        Raises:
-            ConfigError: one cannot be made.
-        """
+        """Make the topics that are missing; ``ConfigError``: one cannot be made."""
         partitions: dict[str, int] = {}
         for log in self.logs.values():
             before = partitions.get(log.target_topic, 0)

@@ -76,11 +76,8 @@ async def show_restore_plan(options: RestoreOptions, printer: Printer) -> int:
 
 
 async def run_restore(options: RestoreOptions, printer: Printer) -> int:
-    """Restore, print the report, and return the exit code.
-
-    Raises:
-        Mm2pyError: the archive cannot be restored, or a cluster does not answer.
-    """
+    """Restore, print the report, and return the exit code; ``Mm2pyError``: the archive cannot be
+    restored, or a cluster does not answer."""
     async with _planned(options, printer) as (session, root, runs):
         if any(run.checked.refused for run in runs):
             return refuse(_joined([run.checked for run in runs]), printer)

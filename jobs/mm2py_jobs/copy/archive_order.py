@@ -41,7 +41,6 @@ class TaskArchive(NamedTuple):
     begins: Mapping[TopicPartition, int]
 
     def to_text(self) -> str:
-        """Return it as JSON."""
         document = {
             "path": self.path,
             "topics": self.topics,
@@ -52,7 +51,6 @@ class TaskArchive(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "TaskArchive":
-        """Read what ``to_text`` returned."""
         document = json.loads(text)
         topics = cast("Mapping[str, Sequence[str]]", document["topics"])
         return cls(

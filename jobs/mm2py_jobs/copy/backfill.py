@@ -107,9 +107,7 @@ def new_job(
 class Lanes(Protocol):
     """Runs lanes on Spark."""
 
-    async def run(self, job: Job, lanes: Sequence[Sequence[TopicPartition]]) -> None:
-        """Run every lane to its end; raises what Spark or a lane raised."""
-        ...
+    async def run(self, job: Job, lanes: Sequence[Sequence[TopicPartition]]) -> None: ...
 
 
 @final
@@ -148,10 +146,6 @@ class BackfillDriver:
             BackfillRefusedError: another driver works on it, or what is unfinished is another job.
         """
         return await self._claim.claim(JobKind.BACKFILL, archive)
-
-    async def is_driven(self) -> bool:
-        """Return whether a driver works on the newest job."""
-        return await self._claim.is_driven()
 
     @property
     def has_reserved(self) -> bool:
@@ -302,7 +296,7 @@ class BackfillDriver:
         job = self._store.job
         if job is None or job.state.is_over or job.kind is not JobKind.BACKFILL:
             raise BackfillRefusedError(f"no backfill of {self._name} is unfinished")
-        driven = job.state.is_copied and await self.is_driven()
+        driven = job.state.is_copied and await self._claim.is_driven()
         if not driven and wanted is not Wanted.CANCEL:
             raise BackfillRefusedError(f"backfill {job.id} of {self._name}: {NO_DRIVER}")
         await self._store.post([Wish(job=job.id, wanted=wanted)])

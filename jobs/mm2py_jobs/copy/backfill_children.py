@@ -57,7 +57,6 @@ class BackfillChildren:
 
     @property
     def running(self) -> int:
-        """How many children there are."""
         return len(self._open)
 
     async def missing(self, master: str) -> str:
@@ -71,7 +70,6 @@ class BackfillChildren:
         return ""
 
     async def plan(self, flow: FlowName, order: Order) -> CommandEnd:
-        """Plan."""
         return await self._short("plan", flow, PLAN_S, _options(order))
 
     async def cancel(self, flow: FlowName) -> CommandEnd:
@@ -177,12 +175,14 @@ def _options(order: Order) -> Sequence[str]:
         f"--order={order.id}",
         *(("--accept-expiry",) if order.accept_expiry else ()),
         *(("--skip-refused",) if order.skip_refused else ()),
-        *((f"--wait-executors={order.wait_executors_s}",) if order.wait_executors_s else ()),
-        *((f"--lanes={order.lanes}",) if order.lanes else ()),
         *(
-            (f"--max-lanes-per-broker={order.max_lanes_per_broker}",)
-            if order.max_lanes_per_broker
-            else ()
+            f"--{name}={number}"
+            for name, number in (
+                ("wait-executors", order.wait_executors_s),
+                ("lanes", order.lanes),
+                ("max-lanes-per-broker", order.max_lanes_per_broker),
+            )
+            if number
         ),
     )
 

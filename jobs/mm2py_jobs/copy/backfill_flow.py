@@ -90,13 +90,11 @@ class BackfillSession:
 
     @property
     def clusters(self) -> Mapping[str, Mapping[str, str]]:
-        """Client properties of both clusters, by side."""
         source = effective_client_properties(self.flow.connector, "source", "consumer")
         return {"source": source, "target": self._plan.props}
 
     @property
     def driver(self) -> BackfillDriver:
-        """The driver of this flow's backfills."""
         return BackfillDriver(self.claim, self.store, self, name=str(self.name), clock=self._clock)
 
     async def __aenter__(self) -> "BackfillSession":
@@ -149,7 +147,6 @@ class BackfillSession:
         return f"{self._target} confirms no record of the driver{cause and ': '}{cause}"
 
     async def open_topic(self) -> None:
-        """Read the backfill topic; it is created where it does not exist."""
         await (self.store.refresh() if self.store.live else self.store.start())
 
     async def open_if_there(self) -> None:
@@ -159,7 +156,6 @@ class BackfillSession:
             await self.open_topic()
 
     def lane(self, job: Job, task: Mapping[str, str]) -> BackfillLane:
-        """Return what all lanes of a run have in common."""
         return BackfillLane(
             source=self.name.source,
             target=self.name.target,
@@ -173,10 +169,7 @@ class BackfillSession:
 
     async def prepare_topics(self) -> Mapping[str, str]:
         """Create missing copies as the live flow does; return the config of its tasks.
-
-        Raises:
-            FatalError: the flow has nothing to copy.
-        """
+        ``FatalError``: the flow has nothing to copy."""
         connector = MirrorSourceConnector({**self.flow.connector, **_QUIET})
         try:
             await connector.start(_Context(self._clock))
@@ -204,11 +197,9 @@ class BackfillSession:
     # ---- BackfillFlow
 
     async def group(self) -> DescribedGroup:
-        """Return the group of the live flow's workers."""
         return await Admin(self._target).describe_group(self._plan.worker.group_id)
 
     async def known(self, partitions: Collection[TopicPartition]) -> Known:
-        """Return stored positions and maps."""
         return await known_copies(Admin(self._target), self._topics({}), partitions, self._clock)
 
     async def set_positions(self, positions: Mapping[TopicPartition, int]) -> None:
@@ -226,7 +217,6 @@ class BackfillSession:
         return await restored_elsewhere((await self.flow.admin("target")), self.name, self._clock)
 
     async def fence(self, transactional_ids: Sequence[str]) -> None:
-        """Fence producers on the target."""
         await fence_producers(self._target, transactional_ids, clock=self._clock, timeout_ms=10_000)
 
     async def alter_topic_configs(
@@ -237,13 +227,11 @@ class BackfillSession:
         return await altered_configs(await self.flow.admin("target"), changes)
 
     async def log_ends(self, copies: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Return where the logs of target partitions end."""
         return await (await self.flow.admin("target")).offsets(copies, LATEST)
 
     async def source_starts(
         self, sources: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, int]:
-        """Return where the logs of source partitions begin."""
         return await (await self.flow.admin("source")).offsets(sources, EARLIEST)
 
     async def known_starts(
@@ -254,7 +242,6 @@ class BackfillSession:
         return {tp: start for tp, start in starts.items() if start != NO_LOG}
 
     async def delete_below(self, ends: Mapping[TopicPartition, int]) -> None:
-        """Delete the records of target partitions below offsets."""
         self._check_permit()
         await (await self.flow.admin("target")).delete_records(ends)
 

@@ -121,25 +121,11 @@ class BackfillCommands(Protocol):
     """Runs ``mm2py backfill`` beside this process; each method returns when the command has
     ended."""
 
-    async def missing(self, master: str) -> str:
-        """Return why Spark cannot be used here, empty where it can."""
-        ...
-
-    async def plan(self, flow: FlowName, order: Order) -> CommandEnd:
-        """Plan."""
-        ...
-
-    async def run(self, flow: FlowName, order: Order) -> CommandEnd:
-        """Begin, or continue an unfinished one, to its end or to ``stop``."""
-        ...
-
-    async def cancel(self, flow: FlowName) -> CommandEnd:
-        """Give partitions back to the running flow."""
-        ...
-
-    def stop(self, flow: FlowName) -> None:
-        """End a run in order, without waiting."""
-        ...
+    async def missing(self, master: str) -> str: ...
+    async def plan(self, flow: FlowName, order: Order) -> CommandEnd: ...
+    async def run(self, flow: FlowName, order: Order) -> CommandEnd: ...
+    async def cancel(self, flow: FlowName) -> CommandEnd: ...
+    def stop(self, flow: FlowName) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,14 +140,12 @@ class _ShownJob:
 
     @property
     def id(self) -> str:
-        """Of both."""
         known = self.job or self.order
         assert known is not None
         return known.id
 
     @property
     def kind(self) -> str:
-        """What it is called."""
         return kind_of(self.job)
 
 
@@ -210,18 +194,14 @@ class BackfillService:
         return found
 
     def flow_of(self, nodes: Nodes, identifier: str) -> FlowName:
-        """Return the flow of a backfill.
-
-        Raises:
-            NotFoundError: no flow has such a one; a flow keeps its newest alone.
-        """
+        """Return the flow of a backfill; ``NotFoundError``: no flow has such a one; a flow keeps
+        its newest alone."""
         for flow in nodes:
             if any(entry.id == identifier for entry in _entries(nodes, flow)):
                 return flow
         raise NotFoundError(f"No backfill {identifier}")
 
     def show(self, nodes: Nodes, flow: FlowName, identifier: str) -> BackfillView:
-        """Return one backfill."""
         entry = _entry(nodes, flow, identifier)
         shown = [] if entry.job is None else report(entry.job, entry.leases)["partitions"]
         lines = () if entry.order is None else entry.order.log
@@ -446,7 +426,6 @@ class BackfillService:
         return self._mask.apply(hide_userinfo(text))
 
     def _state(self, nodes: Nodes, entry: _ShownJob) -> tuple[str, str]:
-        """Return the state and its cause."""
         order, job = entry.order, entry.job
         of_process = "" if order is None else order.cause
         driven = entry.flow in self._driving

@@ -80,12 +80,10 @@ class BackfillLane:
 
     @property
     def is_restore(self) -> bool:
-        """Whether the source is an archive."""
         return ARCHIVE in self.task
 
     @property
     def flow(self) -> FlowName:
-        """The flow."""
         return FlowName(ClusterAlias(self.source), ClusterAlias(self.target))
 
 
@@ -162,12 +160,6 @@ async def _run(spec: BackfillLane, clock: Clock) -> Mapping[str, object]:
         await target.close()
 
 
-def without_transactions(props: Mapping[str, str]) -> dict[str, str]:
-    """Return a worker's properties for tasks that write without transactions: sequences and the map
-    keep them exact."""
-    return {**props, "exactly.once.source.support": "disabled"}
-
-
 @final
 class _TaskCopy:
     """Implements ``mm2py_jobs.copy.lanes.LaneCopy``: a source task in this process."""
@@ -179,7 +171,8 @@ class _TaskCopy:
         given = parse_config(WorkerConfig, spec.worker)
         parts = FlowParts.of(
             flow,
-            without_transactions(spec.worker),
+            # Its task writes without transactions: sequences and the map keep it exact.
+            {**spec.worker, "exactly.once.source.support": "disabled"},
             plugins=archive_plugins() if spec.is_restore else Plugins(),
             permit=permit,
             clock=clock,
@@ -212,7 +205,8 @@ class _TaskCopy:
         self._config = committed_reads(spec.task) if given.exactly_once else spec.task
 
     async def start(self, ends: Mapping[TopicPartition, int], sharing: int) -> None:
-        """Copy these up to their ends, with one of so many parts of the rate."""
+        """Copy these up to their ends, from their stored positions on, with one of so many parts of
+        the rate; a task that runs is replaced."""
         await self._parts.tables.cluster.connect()
         self._ledger.start()
         for partition in ends:
@@ -233,7 +227,6 @@ class _TaskCopy:
         )
 
     def share(self, sharing: int) -> None:
-        """Read with one of so many parts of the rate from now on."""
         self._host.pace(max(1, self._spec.rate // sharing))
 
     def hold(self, partitions: frozenset[TopicPartition]) -> None:
@@ -241,15 +234,12 @@ class _TaskCopy:
         self._host.hold(partitions)
 
     async def pause(self, *, paused: bool) -> None:
-        """Read nothing, or continue."""
         await self._host.pause_task(self._task, paused=paused)
 
     def status(self) -> Status | None:
-        """State of the task."""
         return self._host.status(self._task)
 
     def progress(self, partition: TopicPartition) -> CopyProgress:
-        """Return how far a partition is."""
         meter = self._meter.partition(partition)
         records, size_bytes = self._copied.get(partition, (0, 0))
         lag = meter.lag_records
@@ -271,11 +261,10 @@ class _TaskCopy:
         return told.get(WAITS) or told.get(COMMITS, "")
 
     async def stop(self, timeout_s: float) -> None:
-        """Deliver what was read, store positions, close."""
+        """Deliver what was read, store positions, close; safe twice."""
         await self._host.stop_task(self._task, timeout_s)
 
     async def close(self) -> None:
-        """Close connections; the task is stopped."""
         await self._host.close()
         await self._ledger.stop()
         await self._maps.close()

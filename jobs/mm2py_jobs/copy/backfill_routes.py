@@ -90,8 +90,7 @@ class _BackfillCalls:
 
     async def get(self, request: Request, backfill: Id) -> BackfillView:
         """Describe one backfill by partition, with the last lines of a driver that failed."""
-        identifier = plain_segment(backfill)
-        flow = self._flow(request, identifier)
+        flow, identifier = self._found(request, backfill)
         return self._backfills.show(self._flows.flows(), flow, identifier)
 
     async def plan(self, request: Request) -> PlannedBackfill:
@@ -106,8 +105,7 @@ class _BackfillCalls:
     async def start(self, request: Request, backfill: Id) -> BackfillView:
         """Start a planned backfill, or continue one whose driver is gone, in a process beside the
         leader of the flow."""
-        identifier = plain_segment(backfill)
-        flow = self._flow(request, identifier)
+        flow, identifier = self._found(request, backfill)
         return await self._backfills.start(
             self._flows.flows(), flow, identifier, signed_in(request)
         )
@@ -126,14 +124,13 @@ class _BackfillCalls:
         return await self._request(request, backfill, Wanted.CANCEL)
 
     async def _request(self, request: Request, backfill: str, wanted: Wanted) -> BackfillView:
-        identifier = plain_segment(backfill)
-        flow = self._flow(request, identifier)
+        flow, identifier = self._found(request, backfill)
         return await self._backfills.request(self._flows.flows(), flow, identifier, wanted)
 
-    def _flow(self, request: Request, identifier: str) -> FlowName:
-        """Return the flow of a backfill, and let the application forward for it."""
-        nodes = self._flows.flows()
+    def _found(self, request: Request, backfill: str) -> tuple[FlowName, str]:
+        """Return the flow of a backfill with its id, and let the application forward for it."""
+        nodes, identifier = self._flows.flows(), plain_segment(backfill)
         visible = {flow: nodes[flow] for flow in visible_flows(self._flows, request)}
         flow = self._backfills.flow_of(visible, identifier)
         request.state.herder = nodes[flow].herder
-        return flow
+        return flow, identifier

@@ -26,7 +26,6 @@ from mm2py_jobs.copy.backfill_flow import BackfillSession
 from mm2py_jobs.copy.backfill_report import cause_of, order_report
 from mm2py_jobs.copy.backfill_spark import SparkRun
 from mm2py_jobs.copy.backfill_views import (
-    print_nothing,
     print_plan,
     print_report,
     print_status,
@@ -139,15 +138,15 @@ async def show_status(what: str, options: FlowOptions, printer: Printer) -> int:
         store = session.store
         job = store.job
         if job is not None and job.state.is_copied:
-            driven = await session.driver.is_driven()
+            driven = await session.claim.is_driven()
             await store.refresh()
             job = store.job
             if job is not None and job.state.is_copied and not driven:
                 job = without_driver(job)
         workers = workers_of(await session.group()) if store.order is not None else ()
         planned = order_report(store.order, job, workers)
-        if job is None and planned is None:
-            return print_nothing(what, str(session.name), printer)
+        if job is None and planned is None and printer.is_table:
+            say(f"there was no {what} of {session.name}")
         if job is not None:
             job = replace(job, cause=cause_of(job, store.order, store.leases.values()))
         print_status(printer, job, list(store.leases.values()), planned)
@@ -176,7 +175,6 @@ class _BackfillRun:
         self._options, self._session, self._printer = options, session, printer
 
     async def run(self) -> int:
-        """Run to the end or to a stop signal; return the exit code."""
         async with self._session as session:
             survey = await session.survey()
             plan = await _planned(self._options, survey)
@@ -272,11 +270,7 @@ def _end_with_input() -> None:
 
 
 def check_pattern(topics: str) -> None:
-    """Refuse wrong patterns of ``--topics``.
-
-    Raises:
-        UsageError: one of them is none of Java.
-    """
+    """Refuse wrong patterns of ``--topics``; ``UsageError``: one of them is none of Java."""
     try:
         PatternList.of(topics)
     except ConfigError as error:

@@ -151,7 +151,6 @@ class _SparkLanes:
         self._stopped = self._cancelled = False
 
     async def run(self, job: Job, lanes: Sequence[Sequence[TopicPartition]]) -> None:
-        """Run every lane to its end."""
         name = self._session.name
         common = self._session.lane(job, self._task)
         specs = dealt_lanes(common, lanes, rate_limit=self._rate_limit)

@@ -18,7 +18,7 @@ from mm2py.mirror.backfills import Job, JobState, Lease, LeaseState, Wanted
 from mm2py.observability.quantities import size_text
 from mm2py.storage.backfill_store import BackfillStore
 from mm2py.types import TopicPartition
-from mm2py_cli.output import OK, Column, Printer, say
+from mm2py_cli.output import Column, Printer, say
 from mm2py_cli.progress import LINES_S, draws
 from mm2py_jobs.copy.backfill_report import OrderReport, held_text, report
 from mm2py_jobs.copy.plan import Plan, Refusal
@@ -71,7 +71,9 @@ async def show_progress(
             leases = list(store.leases.values())
             done, total = _sums(leases)
             size, now = sum(lease.bytes for lease in leases), clock.monotonic()
-            rate = "" if before is None else _rate_text(size - before[1], now - before[0])
+            rate = ""
+            if before is not None and now > before[0]:
+                rate = f"{size_text((size - before[1]) / (now - before[0]))}/s"
             progress.update(
                 bars[None], description=_doing(store), completed=done, total=total, rate=rate
             )
@@ -125,19 +127,6 @@ def figures_of(leases: Sequence[Lease]) -> Figures:
     """Return how far a job is, for Spark's metrics."""
     done, total = _sums(leases)
     return Figures(total, done, sum(it.records for it in leases), sum(it.bytes for it in leases))
-
-
-def _rate_text(size: int, seconds: float) -> str:
-    return f"{size_text(size / seconds)}/s" if seconds > 0 else ""
-
-
-def print_nothing(what: str, flow: str, printer: Printer) -> int:
-    """Print that there was no such job of a flow; return the exit code."""
-    if printer.is_table:
-        say(f"there was no {what} of {flow}")
-    else:
-        printer.document({**_NOTHING, "planned": None})
-    return OK
 
 
 def print_status(

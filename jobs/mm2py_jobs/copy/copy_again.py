@@ -35,27 +35,15 @@ log = logging.getLogger(__name__)
 class CopiesAgain(Protocol):
     """What is asked of the target."""
 
-    async def log_ends(self, copies: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Return where the logs of target partitions end."""
-        ...
-
+    async def log_ends(
+        self, copies: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, int]: ...
     async def source_starts(
         self, sources: Collection[TopicPartition]
-    ) -> Mapping[TopicPartition, int]:
-        """Return where the logs of source partitions begin."""
-        ...
-
-    async def set_positions(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Store where the copies of source partitions begin."""
-        ...
-
-    async def delete_below(self, ends: Mapping[TopicPartition, int]) -> None:
-        """Delete the records of target partitions below offsets."""
-        ...
-
-    async def cut_maps(self, places: Mapping[TopicPartition, tuple[int, int]]) -> None:
-        """Let the maps of source partitions end at (target offset, source offset)."""
-        ...
+    ) -> Mapping[TopicPartition, int]: ...
+    async def set_positions(self, positions: Mapping[TopicPartition, int]) -> None: ...
+    async def delete_below(self, ends: Mapping[TopicPartition, int]) -> None: ...
+    async def cut_maps(self, places: Mapping[TopicPartition, tuple[int, int]]) -> None: ...
 
 
 def is_begun(lease: Lease) -> bool:
@@ -105,11 +93,7 @@ def _begun(lease: Lease, end: int, source_start: int) -> Lease:
 
 async def go_back(target: CopiesAgain, leases: Sequence[Lease]) -> list[Lease]:
     """Let copies begin again at the starts of their leases, those that are ``begun``; return all
-    leases as they are then.
-
-    Raises:
-        Mm2pyError: a step failed; all of them are to be repeated.
-    """
+    leases as they are then. ``Mm2pyError``: a step failed; all of them are to be repeated."""
     back = [(lease, lease.again) for lease in leases if lease.again is not None and is_begun(lease)]
     if not back:
         return list(leases)

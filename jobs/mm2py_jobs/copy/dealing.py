@@ -31,24 +31,15 @@ T = TypeVar("T")
 class ProgressSink(Protocol):
     """Takes how far lanes are (``mm2py_jobs.progress.ReportedProgress``)."""
 
-    def plan(self, total: int) -> None:
-        """Say how many offsets are to be read."""
-        ...
-
-    def follow(self, done: Callable[[], int]) -> None:
-        """Ask ``done`` for the offsets that are read, at any time and in any thread."""
-        ...
-
-
-def _alike(_item: object) -> Hashable:
-    return None
+    def plan(self, total: int) -> None: ...
+    def follow(self, done: Callable[[], int]) -> None: ...
 
 
 def deal(
     items: Sequence[T],
     lanes: int,
     weight: Callable[[T], int],
-    group: Callable[[T], Hashable] = _alike,
+    group: Callable[[T], Hashable] = lambda _: None,
 ) -> list[list[T]]:
     """Return at most ``lanes`` lists, none of them empty, the heaviest first; items of different
     groups share one only where groups are more than lanes."""
@@ -114,10 +105,6 @@ def rate_of(lane: Mapping[str, object], clock: Clock) -> ByteRate | None:
     return ByteRate(share, clock) if share > 0 else None
 
 
-def _nowhere(_item: object) -> Sequence[LedPartition]:
-    return ()
-
-
 @final
 @dataclass(frozen=True, slots=True)
 class DealtWork(Generic[T]):
@@ -126,12 +113,11 @@ class DealtWork(Generic[T]):
 
     items: Sequence[T]
     weight: Callable[[T], int]
-    places: Callable[[T], Sequence[LedPartition]] = _nowhere
+    places: Callable[[T], Sequence[LedPartition]] = lambda _: ()
     clusters: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
 
     @property
     def total(self) -> int:
-        """The offsets of all items."""
         return sum(map(self.weight, self.items))
 
     def dealt(self, opened: OpenSession) -> tuple[list[list[T]], LaneGate | None]:

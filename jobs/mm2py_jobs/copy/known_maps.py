@@ -77,11 +77,8 @@ def not_copied(
 
 
 async def known_maps(target: Cluster, source: ClusterAlias) -> Mapping[TopicPartition, KnownMap]:
-    """Read the maps of a flow to their end; none where there is no such topic.
-
-    Raises:
-        Mm2pyError: the topic cannot be read.
-    """
+    """Read the maps of a flow to their end; none where there is no such topic. ``Mm2pyError``: the
+    topic cannot be read."""
     topic, maps = offset_map_topic(source), dict[TopicPartition, KnownMap]()
     if topic not in await Admin(target).describe_topics([topic]):
         return {}

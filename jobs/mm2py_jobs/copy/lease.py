@@ -48,18 +48,10 @@ class LeaseTopic(Protocol):
     """What a lease needs of ``mm2py.storage.backfill_store.BackfillStore``."""
 
     @property
-    def job(self) -> Job | None:
-        """The newest backfill."""
-        ...
-
+    def job(self) -> Job | None: ...
     @property
-    def leases(self) -> Mapping[TopicPartition, Lease]:
-        """Its partitions."""
-        ...
-
-    def refresh(self) -> Awaitable[None]:
-        """Read the topic to its end of now."""
-        ...
+    def leases(self) -> Mapping[TopicPartition, Lease]: ...
+    def refresh(self) -> Awaitable[None]: ...
 
 
 @final
@@ -95,11 +87,7 @@ class LaneLease:
 
     async def claim(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Lease]:
         """Take the partitions over from former attempts; return those that are left to copy, by
-        source.
-
-        Raises:
-            LaneSupersededError: another run or job has them.
-        """
+        source. ``LaneSupersededError``: another run or job has them."""
         self._partitions = frozenset(partitions)
         copying: dict[TopicPartition, Lease] = {}
 
@@ -154,11 +142,8 @@ class LaneLease:
         self._permit.abandon()
 
     async def _own(self) -> Mapping[TopicPartition, Lease]:
-        """Return what is left of our partitions, by the newest records.
-
-        Raises:
-            LaneSupersededError: they are not ours.
-        """
+        """Return what is left of our partitions, by the newest records; ``LaneSupersededError``:
+        they are not ours."""
         await self._topic.refresh()
         job, known = self._topic.job, self._topic.leases
         if job is None or (job.id, job.run) != (self._job, self._run) or not job.state.is_copied:

@@ -32,39 +32,17 @@ LET_GO_S: Final = 90.0
 class BackfillFlow(CopiesAgain, Protocol):
     """What a driver asks of the flow's target."""
 
-    async def group(self) -> DescribedGroup:
-        """Return the group of the live flow's workers."""
-        ...
-
-    async def known(self, partitions: Collection[TopicPartition]) -> Known:
-        """Return stored positions and maps."""
-        ...
-
+    async def group(self) -> DescribedGroup: ...
+    async def known(self, partitions: Collection[TopicPartition]) -> Known: ...
     async def known_starts(
         self, sources: Collection[TopicPartition]
-    ) -> Mapping[TopicPartition, int]:
-        """Return where the logs of source partitions begin, of those whose leaders say so now."""
-        ...
-
-    async def unfinished_failover(self) -> Failover | None:
-        """Return the failover of the flow that has begun and is not over, by its committed record
-        on the target."""
-        ...
-
-    async def restored_elsewhere(self) -> Mapping[str, str]:
-        """Return topics that unfinished restores of other flows write, with what to call each
-        restore."""
-        ...
-
-    async def fence(self, transactional_ids: Sequence[str]) -> None:
-        """Fence producers."""
-        ...
-
+    ) -> Mapping[TopicPartition, int]: ...
+    async def unfinished_failover(self) -> Failover | None: ...
+    async def restored_elsewhere(self) -> Mapping[str, str]: ...
+    async def fence(self, transactional_ids: Sequence[str]) -> None: ...
     async def alter_topic_configs(
         self, changes: Mapping[str, Sequence[ConfigOp]]
-    ) -> Mapping[str, ServerError | None]:
-        """Change topic configs of the target; None or the refusal per topic."""
-        ...
+    ) -> Mapping[str, ServerError | None]: ...
 
 
 async def refuse_beside_failover(name: str, flow: BackfillFlow) -> None:

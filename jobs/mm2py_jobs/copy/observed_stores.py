@@ -12,6 +12,7 @@ from typing import final
 from mm2py.errors import ProtocolError
 from mm2py.mirror.offset_map import Page
 from mm2py.mirror.source_offsets import (
+    mirrored_partition,
     next_offset,
     parse_source_offset_key,
     parse_source_offset_value,
@@ -31,26 +32,22 @@ class ObservedOffsets:
         """By source partition the next offset to copy; everything below it is stored as copied."""
 
     async def get(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
-        """Return the newest value of each key."""
         values = await self._store.get(keys)
         for key, value in zip(keys, values, strict=True):
             self._note(key, value)
         return values
 
     async def set(self, values: Mapping[bytes, bytes | None]) -> None:
-        """Write values; returns when all are acknowledged."""
         await self._store.set(values)
         for key, value in values.items():
             self._note(key, value)
 
     def _note(self, key: bytes, value: bytes | None) -> None:
-        _, partition = parse_source_offset_key(key)
-        topic, number = partition.get("topic"), partition.get("partition")
-        position = -1
+        partition, position = mirrored_partition(parse_source_offset_key(key)[1]), -1
         with suppress(ProtocolError):  # the task says so
             position = next_offset(parse_source_offset_value(value))
-        if isinstance(topic, str) and isinstance(number, int) and position >= 0:
-            self.positions[TopicPartition(topic, number)] = position
+        if partition is not None and position >= 0:
+            self.positions[partition] = position
 
 
 @final
@@ -68,14 +65,12 @@ class ObservedMaps(MapsOver):
     async def load(
         self, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, StoredMap]:
-        """Return the maps of partitions that have one."""
         maps = await super().load(partitions)
         for partition, stored in maps.items():
             self._note(partition, stored.page)
         return maps
 
     async def write(self, pages: Mapping[TopicPartition, Sequence[Page]]) -> None:
-        """Write pages; returns when all are acknowledged."""
         await super().write(pages)
         for partition, changed in pages.items():
             for page in changed:

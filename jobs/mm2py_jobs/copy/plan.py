@@ -47,7 +47,6 @@ class PartitionPlan:
 
     @property
     def source(self) -> TopicPartition:
-        """The partition."""
         return TopicPartition(self.topic, self.partition)
 
     def places(self, sides: Collection[str]) -> list[LedPartition]:

@@ -81,7 +81,6 @@ class _DeskServer(socketserver.ThreadingTCPServer):
             self._tell()
 
     def go(self, lane: BufferedIOBase) -> None:
-        """Give the part of a lane to the others."""
         with self._turn:
             self._lanes.remove(lane)
             self._tell()

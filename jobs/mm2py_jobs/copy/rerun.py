@@ -16,9 +16,8 @@ from mm2py.client.send.sender import Sender
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.client_properties import framework_producer_properties
 from mm2py.config.clients import producer_settings
-from mm2py.errors import ConfigError, FatalError, Mm2pyError, PartitionError
+from mm2py.errors import ConfigError, FatalError, Mm2pyError
 from mm2py.mirror.start_positions import Boundary, parse_boundary
-from mm2py.protocol.batch_stage import classify
 from mm2py.protocol.record_batch import RecordBatch
 from mm2py.protocol.records import decode_batch
 from mm2py.protocol.topics import NO_TOPIC_ID, NewTopic, is_another_topic
@@ -27,7 +26,7 @@ from mm2py.types import LATEST, TopicPartition
 from mm2py_cli.output import OK, Column, Printer, say
 from mm2py_jobs.flow_sides import FlowSides
 from mm2py_jobs.job_options import RerunOptions
-from mm2py_jobs.log.log_batches import LogBatch
+from mm2py_jobs.log.log_batches import LogBatch, sendable
 from mm2py_jobs.log.log_ends import LogEnds, listed_offsets, log_ends
 from mm2py_jobs.log.range_reader import RangeReader
 from mm2py_jobs.open_flow import flow_sides
@@ -144,11 +143,8 @@ class _Rerun:
         self._slots = asyncio.Semaphore(_AT_ONCE)
 
     async def partitions(self) -> list[TopicPartition]:
-        """Return the partitions that are meant.
-
-        Raises:
-            ConfigError: the source has no such topic or partition.
-        """
+        """Return the partitions that are meant; ``ConfigError``: the source has no such topic or
+        partition."""
         topic = self._options.topic
         description = (await Admin(self._source).describe_topics([topic])).get(topic)
         if description is None:
@@ -168,11 +164,8 @@ class _Rerun:
     async def ranges(
         self, partitions: list[TopicPartition], start: Boundary, end: Boundary
     ) -> dict[TopicPartition, LogEnds]:
-        """Return the offsets to copy, as far as the log has them.
-
-        Raises:
-            ConfigError: there are none.
-        """
+        """Return the offsets to copy, as far as the log has them; ``ConfigError``: there are
+        none."""
         committed = self._sides.read_committed
         ends = await log_ends(self._source, partitions, read_committed=committed)
         firsts, lasts = [await self._times(partitions, it) for it in (start, end)]
@@ -209,11 +202,8 @@ class _Rerun:
         )
 
     async def make_topic(self, count: int) -> None:
-        """Create the topic, or check that the one that is there is empty.
-
-        Raises:
-            ConfigError: it is a copy of the flow, is not empty, or has too few partitions.
-        """
+        """Create the topic, or check that the one that is there is empty; ``ConfigError``: it is a
+        copy of the flow, is not empty, or has too few partitions."""
         into, admin = self._options.into, Admin(self._target)
         listed = await Admin(self._source).list_topics()
         if original := original_of(into, self._options.topic, self._sides, listed):
@@ -272,7 +262,6 @@ class _Rerun:
         return self.rows(ranges)
 
     def rows(self, ranges: Mapping[TopicPartition, LogEnds]) -> list[Row]:
-        """Return what was copied of each partition until now."""
         return [
             {
                 "topic": tp.topic,
@@ -345,11 +334,7 @@ class LandedRecords:
 
 async def check_topic(source: Admin, topic: str, topic_id: bytes, into: str) -> None:
     """Refuse what was read of two topics of the same name, which offsets alone do not tell apart;
-    asked behind the copy.
-
-    Raises:
-        FatalError: the topic is another one by now.
-    """
+    asked behind the copy. ``FatalError``: the topic is another one by now."""
     now = (await source.describe_topics([topic])).get(topic)
     if now is None or is_another_topic(topic_id, now.topic_id):
         raise FatalError(
@@ -372,15 +357,8 @@ def original_of(into: str, topic: str, sides: FlowSides, listed: Iterable[str]) 
 def cut(tp: TopicPartition, batch: LogBatch, log: LogEnds) -> list[RecordBatch]:
     """Return what of a batch is in the range, as the Sender takes it."""
     if not batch.runs and log.start <= batch.base_offset and batch.last_offset < log.end:
-        staged = classify(memoryview(bytearray(batch.data)), batch.base_offset, None)
-        if staged.problem is not None:
-            raise PartitionError(
-                staged.problem.text,
-                topic=tp.topic,
-                partition=tp.partition,
-                offset=batch.base_offset,
-            )
-        return staged.batches
+        data = memoryview(bytearray(batch.data))
+        return sendable(data, batch.base_offset, tp, batch.base_offset)
     inside = [
         record
         for record in decode_batch(batch.data, batch.runs).records

@@ -192,7 +192,6 @@ class StreamDriver:
 
     @property
     def job(self) -> Job:
-        """The stream as it was written last."""
         return self._claim.mine
 
     @property
@@ -233,20 +232,13 @@ class StreamDriver:
 
     async def again(self, cause: str) -> None:
         """Begin a new run after a query that failed; ``cause`` is shown meanwhile.
-
-        Raises:
-            BackfillRefusedError: another driver has taken over.
-        """
+        ``BackfillRefusedError``: another driver has taken over."""
         self._renewed.clear()
         await self._take_up(replace(self.job, cause=cause), self.job.lanes)
 
     def check_lanes(self) -> None:
         """Find a lane that is frozen: Spark would wait for it for ever, and every other lane for
-        the end of its term (5).
-
-        Raises:
-            FatalError: there is one.
-        """
+        the end of its term (5); ``FatalError``: there is one."""
         job = self._store.job
         beat = 0 if job is None else job.beat
         leases = self._store.kept_out().values()
@@ -326,11 +318,8 @@ class StreamDriver:
             await self._claim.write([replace(self.job, cause=failure)])
 
     async def wait_recalled(self) -> str:
-        """Return why the flow's workers are to copy again, once they ask for it.
-
-        Raises:
-            BackfillRefusedError: another driver has taken over.
-        """
+        """Return why the flow's workers are to copy again, once they ask for it;
+        ``BackfillRefusedError``: another driver has taken over."""
         beats = self._beats
         assert beats is not None
         while self._store.wanted is not Wanted.CANCEL:

@@ -96,11 +96,7 @@ class CopyTotals:
 
 def failure_of(progress: Mapping[str, object]) -> str:
     """Return which lanes of a term have failed, empty for none; the next one deals their partitions
-    again.
-
-    Raises:
-        FatalError: all of them.
-    """
+    again. ``FatalError``: all of them."""
     failed, cause = progress["failed_partitions"], progress["failure"]
     if failed == progress["partitions"]:
         raise FatalError(f"every lane failed: {cause}")
@@ -189,12 +185,8 @@ class StreamCopy:
             await asyncio.gather(*ends, copying, following, return_exceptions=True)
 
     async def _end_term(self) -> None:
-        """Ask lanes to end.
-
-        Raises:
-            RetriableError: the target does not take that: Spark kills them, and another run, or the
-                flow's workers, fence them.
-        """
+        """Ask lanes to end; ``RetriableError``: the target does not take that: Spark kills them,
+        and another run, or the flow's workers, fence them."""
         try:
             async with asyncio.timeout(NOTE_S):
                 await self._driver.end_term()
@@ -239,11 +231,7 @@ class StreamCopy:
             await self._clock.sleep(pause_s)
 
     async def _query(self) -> None:
-        """Run one query until it fails, or the driver lets it end.
-
-        Raises:
-            FatalError: it failed.
-        """
+        """Run one query until it fails, or the driver lets it end; ``FatalError``: it failed."""
         from mm2py_jobs.spark.stream_query import StreamQuery  # it loads pyspark
 
         session = self._session
@@ -264,7 +252,7 @@ class StreamCopy:
                 ended = await asyncio.to_thread(query.wait, LOOK_S)
                 await self._note(query)
                 self._driver.check_lanes()
-                await self._driver.follow_slots(await asyncio.to_thread(self._slots))
+                await self._driver.follow_slots(await asyncio.to_thread(lambda: self._opened.slots))
             while not ended and session.store.copying:
                 ended = await asyncio.to_thread(query.wait, LOOK_S)
             await self._note(query)
@@ -272,9 +260,6 @@ class StreamCopy:
             await asyncio.to_thread(query.stop)
         if self._driver.dealing:
             raise FatalError("the query was stopped from outside")
-
-    def _slots(self) -> int:
-        return self._opened.slots
 
     async def _note(self, query: "StreamQuery") -> None:
         if not self._warm.is_set():

@@ -48,11 +48,8 @@ class StreamSpec:
 
 
 def plan_term(spec: StreamSpec, term: int, most_bytes: int) -> PlannedTerm:
-    """Plan a term as of now; the function of ``mm2py_jobs.spark.stream_query``.
-
-    Raises:
-        FatalError: another run of the stream has taken over.
-    """
+    """Plan a term as of now; the function of ``mm2py_jobs.spark.stream_query``. ``FatalError``:
+    another run of the stream has taken over."""
     return asyncio.run(planned_term(spec, term, most_bytes, SYSTEM_CLOCK))
 
 

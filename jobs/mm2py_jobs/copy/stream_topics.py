@@ -42,7 +42,6 @@ class StreamTopics:
 
     @property
     def clock(self) -> Clock:
-        """Time."""
         return self._clock
 
     def request_reconfiguration(self) -> None:
@@ -87,7 +86,6 @@ class StreamTopics:
         await self._changed.wait()
 
     async def close(self) -> None:
-        """End the connector."""
         await self._connector.stop()
 
 

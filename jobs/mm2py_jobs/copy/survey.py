@@ -32,6 +32,7 @@ from mm2py.mirror.source_offsets import (
     NO_EPOCH,
     committed_epoch,
     committed_topic_id,
+    mirrored_partition,
     next_offset,
     not_a_position,
     parse_source_offset_key,
@@ -204,11 +205,7 @@ async def copied_now(
     logs: Mapping[TopicPartition, LogEnds],
 ) -> Mapping[TopicPartition, int]:
     """Return the offsets below which the source's present logs are copied, after recreation and
-    truncation; ``ids`` of its topics.
-
-    Raises:
-        RetriableError: a leader does not answer.
-    """
+    truncation; ``ids`` of its topics. ``RetriableError``: a leader does not answer."""
     epochs = {
         tp: epoch
         for tp in logs
@@ -282,12 +279,11 @@ class CopiesReader:
             connector, decoded = parse_source_offset_key(bytes(record.key or b""))
         except ProtocolError:
             return  # another connector's, or another program's
-        topic, number = decoded.get("topic"), decoded.get("partition")
+        partition = mirrored_partition(decoded)
         of_flow = connector == SOURCE_NAME and decoded.get("cluster") == self._flow.source
-        if not of_flow or not isinstance(topic, str) or not isinstance(number, int):
+        if not of_flow or partition is None:
             return
         value = None if record.value is None else bytes(record.value)
-        partition = TopicPartition(topic, number)
         stored: SourceOffset | None = {}
         with suppress(ProtocolError):
             stored = parse_source_offset_value(value)

@@ -74,7 +74,7 @@ def _changes(topic: str, entries: Mapping[str, ConfigEntry]) -> list[SettingChan
             continue
         # Brokers list the value in force and where it is from (KIP-226): only a topic's own value
         # is put back afterwards, one that it inherits is what a deletion leaves.
-        own = any(it.name == name and it.source.name == "DYNAMIC_TOPIC_CONFIG" for it in (entry,))
+        own = entry.source.name == "DYNAMIC_TOPIC_CONFIG"
         changes.append(SettingChange(topic, name, entry.value if own else None, unlimited))
     return changes
 

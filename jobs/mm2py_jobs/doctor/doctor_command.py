@@ -21,11 +21,7 @@ _COLUMNS = (
 
 def print_examination(path: Path, flow: str | None, printer: Printer, *, is_whole: bool) -> int:
     """Examine the flows that a file enables, or one; print what was found (``is_whole``: also what
-    is well), return the exit code.
-
-    Raises:
-        ConfigError: the file is wrong, or enables nothing.
-    """
+    is well), return the exit code. ``ConfigError``: the file is wrong, or enables nothing."""
     results = asyncio.run(examine_file(path, _flows(path, flow)))
     shown = [it.document() for it in results if is_whole or it.row.level is not Level.OK]
     printer.rows(shown, shown, _COLUMNS, "nothing is wrong")

@@ -95,7 +95,6 @@ class Result:
     row: Row
 
     def document(self) -> dict[str, str]:
-        """Return it as JSON and tables show it."""
         level, text, remedy = self.row
         return {
             "flow": self.flow,
@@ -132,11 +131,7 @@ class Shared:
 
     async def side(self, name: FlowName, connector: Mapping[str, str], side: Side) -> OpenedSide:
         """Return one side of a flow; the first flow that has this cluster connects to it, within
-        ``OPEN_S``.
-
-        Raises:
-            ConfigError: a property of its client is wrong.
-        """
+        ``OPEN_S``. ``ConfigError``: a property of its client is wrong."""
         alias = name.source if side == "source" else name.target
         cluster = admin_cluster(connector, side, alias, role="doctor", clock=self._clock)
         settings = cluster.settings.model_copy(update={"client_id": ""})
@@ -213,18 +208,11 @@ async def examine_file(
 
         async def one(plan: FlowPlan) -> list[Result]:
             async with at_once:
-                return await _examined(plan, clock, shared)
+                return await examine_plan(plan, clock, shared)
 
         known += await asyncio.gather(*map(one, plans))
         known.append(list(_twins(plans, shared)))
     return [it for results in known for it in results]
-
-
-async def examine(plan: FlowPlan, clock: Clock = SYSTEM_CLOCK) -> list[Result]:
-    """Examine one flow; changes nothing, and ends within ``ALL_S`` and its turns whatever the
-    clusters do."""
-    async with AsyncExitStack() as stack:
-        return await _examined(plan, clock, Shared(clock, stack))
 
 
 def _of_config(flow: str, level: Level, text: str, remedy: str = "") -> Result:
@@ -264,7 +252,9 @@ async def _reach(plan: FlowPlan, shared: Shared) -> None:
         await asyncio.gather(*(shared.side(plan.name, connector, it) for it in SIDES))
 
 
-async def _examined(plan: FlowPlan, clock: Clock, shared: Shared) -> list[Result]:
+async def examine_plan(plan: FlowPlan, clock: Clock, shared: Shared) -> list[Result]:
+    """Examine one flow; changes nothing, and ends within ``ALL_S`` and its turns whatever the
+    clusters do."""
     results: list[Result] = []
     name = str(plan.name)
     try:

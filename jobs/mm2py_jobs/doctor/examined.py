@@ -62,7 +62,6 @@ class Once(Generic[T]):
         self._answer: tuple[()] | tuple[T] = ()
 
     async def __call__(self) -> T:
-        """Return the answer; raises what asking raises."""
         async with self._turn:
             if not self._answer:
                 self._answer = (await self._ask(),)
@@ -126,7 +125,6 @@ class Examined:
 
     @property
     def flow(self) -> FlowName:
-        """Its name."""
         return self.plan.name
 
     @property
@@ -147,7 +145,6 @@ class Examined:
         return await self.sides[side].topics()
 
     async def chosen(self) -> dict[str, TopicDescription]:
-        """Return the source topics that the flow copies, by name."""
         listed = await self.topics("source")
         return {name: listed[name] for name in sorted(listed) if self.names.chooses(name)}
 
@@ -198,11 +195,8 @@ class Examined:
         }
 
     async def configs(self, side: Side, names: Collection[str]) -> dict[str, dict[str, str]]:
-        """Return the configs of topics, with the defaults of their cluster.
-
-        Raises:
-            ServerError: they may not be read.
-        """
+        """Return the configs of topics, with the defaults of their cluster; ``ServerError``: they
+        may not be read."""
         return {
             name: {entry.name: entry.value or "" for entry in entries}
             for name, entries in (await self.entries(side, names)).items()
@@ -211,11 +205,8 @@ class Examined:
     async def entries(
         self, side: Side, names: Collection[str]
     ) -> dict[str, tuple[ConfigEntry, ...]]:
-        """Return the configs of topics with where each comes from.
-
-        Raises:
-            ServerError: they may not be read.
-        """
+        """Return the configs of topics with where each comes from; ``ServerError``: they may not be
+        read."""
         known = self.sides[side].entries
         unknown = [name for name in names if name not in known]
         if unknown:

@@ -22,7 +22,7 @@ from mm2py.errors import (
     RequestTimedOutError,
     RetriableServerError,
 )
-from mm2py.mirror.failovers import failover_driver_id, failover_topic
+from mm2py.mirror.failovers import Failover, failover_driver_id, failover_topic
 from mm2py.mirror.filters import TopicSelection
 from mm2py.mirror.policies import policy_from_config
 from mm2py.mirror.producer_ids import (
@@ -130,11 +130,8 @@ class FailoverClusters:
         return not self.policy.is_heartbeats_topic(topic)
 
     async def __aenter__(self) -> "FailoverClusters":
-        """Connect to the target and read changes made over REST.
-
-        Raises:
-            RetriableError: the target does not answer.
-        """
+        """Connect to the target and read changes made over REST; ``RetriableError``: the target
+        does not answer."""
         try:
             await self.target.connect()
             now = await flow_in_force(self.plan, self.target_tables, self.clock)
@@ -187,7 +184,6 @@ class FailoverClusters:
         return SourceAwayError(f"cluster {self.name.source} does not answer: {why}")
 
     async def is_source_there(self) -> bool:
-        """Whether the source answers."""
         try:
             async with self.source() as cluster:
                 await cluster.metadata([])
@@ -240,7 +236,6 @@ class FailoverClusters:
         }
 
     def copy_of(self, partition: TopicPartition) -> TopicPartition:
-        """Return the copy of a source partition."""
         return partition._replace(topic=self.policy.remote_topic(self.name.source, partition.topic))
 
     def comes_back(self, copy: TopicPartition, tp: TopicPartition) -> bool:
@@ -249,7 +244,6 @@ class FailoverClusters:
         return self.back_policy.remote_topic(self.name.target, copy.topic) == tp.topic
 
     async def partitions(self) -> list[TopicPartition]:
-        """Return the source partitions of the flow."""
         topics = await self.topics()
         return [TopicPartition(it, number) for it, numbers in topics.items() for number in numbers]
 
@@ -264,7 +258,6 @@ class FailoverClusters:
         return await self._copies.read()
 
     async def known_back(self) -> Known:
-        """Return how far the flow back has copied."""
         topic = self.back.worker.offset_storage_topic
         async with self.source() as source:
             reader = CopiesReader(Admin(source), self.back.name, topic, self.clock)
@@ -308,3 +301,11 @@ class FailoverClusters:
             clock=self.clock,
         )
         return FailoverStore(table, writer)
+
+
+def ends_first(back: FlowName, other: Failover | None) -> str:
+    """Return that a failover of the flow back has to end first, empty if it is over."""
+    if other is None or other.step.is_over:
+        return ""
+    cancels = "" if other.step.is_switched else ", or --cancel it"
+    return f"{other.kind} {other.id} of {back} is at {other.step}: --execute it to its end{cancels}"

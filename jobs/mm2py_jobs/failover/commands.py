@@ -78,7 +78,6 @@ class PlanOptions(FailoverOptions):
     ] = SETTLE_S
 
     def request(self, kind: FailoverKind) -> FailoverRequest:
-        """Return it."""
         return FailoverRequest(
             kind=kind,
             accept_loss=-1 if self.accept_loss is None else _offsets(self.accept_loss),
@@ -96,7 +95,6 @@ class RunOptions(PlanOptions):
     ] = DRAIN_S
 
     def request(self, kind: FailoverKind) -> FailoverRequest:
-        """Return it."""
         return replace(PlanOptions.request(self, kind), drain_s=self.drain_timeout)
 
 

@@ -120,68 +120,21 @@ class Sides(Protocol):
     ``RetriableError`` for "not now".
     """
 
-    async def fence(self, by: str) -> str:
-        """Deny Write on the source by ACLs where possible; return the writers that no ACL blocks
-        and why, empty for none."""
-        ...
-
-    async def restore_fences(self) -> None:
-        """Restore the recorded ACLs on both clusters after this driver, which is superseded, may
-        have changed them."""
-        ...
-
-    async def lift_fence(self, *, source: bool) -> None:
-        """Remove the ACLs that a failover has created on the source, or on the target."""
-        ...
-
-    async def unfinished_job(self) -> str:
-        """Return the Spark job that copies the flow or reserves its partitions, or the failover of
-        the flow back, and how to end it; empty for none."""
-        ...
-
-    async def progress(self) -> DriverProgress:
-        """Return how far the copy is; ends do not count what only mirrors have written since the
-        last call."""
-        ...
-
+    async def fence(self, by: str) -> str: ...
+    async def restore_fences(self) -> None: ...
+    async def lift_fence(self, *, source: bool) -> None: ...
+    async def unfinished_job(self) -> str: ...
+    async def progress(self) -> DriverProgress: ...
     async def open_transactions(
         self, held: Mapping[TopicPartition, int], /
-    ) -> Sequence[OpenTransaction]:
-        """Return the open transactions, except mirrors', that cause these last stable offsets; none
-        if they have ended."""
-        ...
-
-    async def target_ends(self) -> Sequence[LogPlace]:
-        """Return the log ends of the copies."""
-        ...
-
-    async def move_groups(self) -> Sequence[GroupMove]:
-        """Write the exact offsets of the source's groups to the target; from checkpoints if the
-        source does not answer."""
-        ...
-
-    async def stop_flow(self) -> int:
-        """Stop the flow; returns when none of its tasks copies, with the offset of the record that
-        it is stopped by."""
-        ...
-
-    async def quarantine(self, tails: Sequence[Tail]) -> Sequence[Tail]:
-        """Keep records that were not copied, each once; return the tails with the numbers of
-        records."""
-        ...
-
-    async def pass_over(self, tails: Sequence[Tail]) -> None:
-        """Move the positions of the stopped flow past the tails."""
-        ...
-
-    async def divergence(self, ends_there: Sequence[LogPlace]) -> Sequence[LogPlace]:
-        """Return where the flow back begins, by target partition: at the first record that this
-        flow has not written."""
-        ...
-
-    async def start_reverse(self, starts: Sequence[LogPlace]) -> None:
-        """Start the flow back, at ``starts`` if it does not run; returns when it copies."""
-        ...
+    ) -> Sequence[OpenTransaction]: ...
+    async def target_ends(self) -> Sequence[LogPlace]: ...
+    async def move_groups(self) -> Sequence[GroupMove]: ...
+    async def stop_flow(self) -> int: ...
+    async def quarantine(self, tails: Sequence[Tail]) -> Sequence[Tail]: ...
+    async def pass_over(self, tails: Sequence[Tail]) -> None: ...
+    async def divergence(self, ends_there: Sequence[LogPlace]) -> Sequence[LogPlace]: ...
+    async def start_reverse(self, starts: Sequence[LogPlace]) -> None: ...
 
 
 @final
@@ -200,11 +153,8 @@ class FailoverStore:
         self._records: dict[bytes, FailoverRecord | ProtocolError] = {}
 
     async def start(self) -> None:
-        """Read the topic to its end; creates it if it does not exist.
-
-        Raises:
-            RetriableError: not now; a later call begins anew.
-        """
+        """Read the topic to its end; creates it if it does not exist. ``RetriableError``: not now;
+        a later call begins anew."""
         self._records.clear()
         await self._table.start(self._take)
 
@@ -215,16 +165,12 @@ class FailoverStore:
             await self.writer.close()
 
     async def refresh(self) -> None:
-        """Read the topic to its current end."""
         await self._table.read_to_end(READ_S)
 
     @property
     def failover(self) -> Failover | None:
-        """The newest failover into this cluster, if any.
-
-        Raises:
-            FatalError: its record is of a version that this program cannot read.
-        """
+        """The newest failover into this cluster, if any; ``FatalError``: its record is of a version
+        that this program cannot read."""
         record = self._readable(b"failover")
         return record if isinstance(record, Failover) else None
 
@@ -236,10 +182,7 @@ class FailoverStore:
 
     async def write(self, record: FailoverRecord) -> None:
         """Write a record in a transaction; a fence without one where this store does not drive.
-
-        Raises:
-            RetriableError: not now, or another driver has claimed the topic; the claim is lost.
-        """
+        ``RetriableError``: not now, or another driver has claimed the topic; the claim is lost."""
         entry = encode_failover(record)
         if self.writer is not None:
             await self.writer.write([entry])
@@ -350,11 +293,8 @@ class FailoverDriver:
             error.remedy = f"{error.remedy}; {where}" if error.remedy else where
 
     async def cancel(self) -> Failover:
-        """Cancel the unfinished failover of the flow (5).
-
-        Raises:
-            FailoverRefusedError: there is none, or clients may have written to the target.
-        """
+        """Cancel the unfinished failover of the flow (5); ``FailoverRefusedError``: there is none,
+        or clients may have written to the target."""
         failover = self.check_cancel(await self._insist(self._claim.take))
         # A driver that resumes instead of cancelling must fence again.
         failover = replace(
@@ -656,11 +596,8 @@ class FailoverDriver:
         )
 
     async def _insist(self, step: Callable[[], Awaitable[T]], longest_s: float = INSIST_S) -> T:
-        """Retry a step for up to ``longest_s``, and for ``AWAY_S`` if the source is unreachable.
-
-        Raises:
-            RetriableError: it still fails.
-        """
+        """Retry a step for up to ``longest_s``, and for ``AWAY_S`` if the source is unreachable;
+        ``RetriableError``: it still fails."""
         deadline = self._clock.monotonic() + longest_s
         while True:
             try:

@@ -94,13 +94,8 @@ class FlowAnswer:
 class FlowsApi(Protocol):
     """The REST API of one worker; raises ``Mm2pyError`` if it refuses or does not answer."""
 
-    async def rows(self, path: str) -> Sequence[Row]:
-        """GET a list of objects."""
-        ...
-
-    async def post(self, path: str, body: object = None, *, dry_run: bool = False) -> None:
-        """POST a change; a dry run takes the same way, to the same worker, and changes nothing."""
-        ...
+    async def rows(self, path: str) -> Sequence[Row]: ...
+    async def post(self, path: str, body: object = None, *, dry_run: bool = False) -> None: ...
 
 
 @final
@@ -111,12 +106,10 @@ class NoWorkerApi:
         self._error = ConnectionFailedError(reason.message, remedy=reason.remedy)
 
     async def rows(self, path: str) -> Sequence[Row]:
-        """Raise ``ConnectionFailedError``."""
         del path
         raise self._error
 
     async def post(self, path: str, body: object = None, *, dry_run: bool = False) -> None:
-        """Raise ``ConnectionFailedError``."""
         del path, body, dry_run
         raise self._error
 
@@ -215,11 +208,7 @@ class RestFlows:
 
 async def stop_without_workers(target: Cluster, plan: FlowPlan, clock: Clock) -> None:
     """Write target state STOPPED for every connector of a flow; workers that start later read it.
-    Returns after the acknowledgement.
-
-    Raises:
-        RetriableError: the target does not answer.
-    """
+    Returns after the acknowledgement. ``RetriableError``: the target does not answer."""
     topic = config_topic(plan.props, plan.worker)
     tables = FlowTables(
         target, store_producer(plan.props, plan.name), permit=UNLIMITED, clock=clock

@@ -19,7 +19,7 @@ group starts.
 
 import asyncio
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol, final
@@ -139,11 +139,8 @@ async def move_groups(
 
 
 async def move_all(clusters: FailoverClusters, groups: Groups, *, writes: bool) -> list[GroupMove]:
-    """Write the offsets of groups of one kind, as ``move_groups``.
-
-    Raises:
-        RetriableError: some are not written; the others are.
-    """
+    """Write the offsets of groups of one kind, as ``move_groups``; ``RetriableError``: some are not
+    written; the others are."""
     target = GroupAdmin(clusters.target, groups.requests)
     offsets, left = groups.offsets, groups.left
     if not await target.are_supported():
@@ -180,7 +177,8 @@ def _not_moved(
 ) -> RetriableError:
     """Return the error that names groups without an answer, and how to continue without them."""
     groups = sorted(unanswered)
-    leave_out = exclusion(clusters.of_groups, groups[:EXCLUDED])
+    before = clusters.of_groups.get("groups.exclude", ",".join(GROUPS_EXCLUDE))
+    leave_out = ",".join(filter(None, (before, *map(_quoted, groups[:EXCLUDED]))))
     more = "" if len(groups) <= EXCLUDED else f", the same for the {len(groups) - EXCLUDED} others"
     return RetriableError(
         f"offsets of {len(groups)} of {of} groups are not written on {clusters.name.target}, the"
@@ -190,12 +188,6 @@ def _not_moved(
         f"sync wrote: mm2py flow set '{clusters.name.source}/{clusters.name.target}'"
         f" groups.exclude='{leave_out}'{more}, then run it again",
     )
-
-
-def exclusion(configured: Mapping[str, str], groups: Sequence[str]) -> str:
-    """Return ``groups.exclude`` with these groups beside those that it leaves out already."""
-    before = configured.get("groups.exclude", ",".join(GROUPS_EXCLUDE))
-    return ",".join(filter(None, (before, *map(_quoted, groups))))
 
 
 def _quoted(group: str) -> str:
@@ -265,13 +257,8 @@ async def _move(
 class GroupQuestions(Protocol):
     """The questions to one cluster about its groups (``GroupAdmin``)."""
 
-    async def list_groups(self) -> GroupCatalog:
-        """Return the groups of this kind."""
-        ...
-
-    async def committed(self, groups: Collection[str], /) -> dict[str, Committed]:
-        """Return the offsets by group, or the group's error."""
-        ...
+    async def list_groups(self) -> GroupCatalog: ...
+    async def committed(self, groups: Collection[str], /) -> dict[str, Committed]: ...
 
 
 async def committed_of(
@@ -378,21 +365,12 @@ async def place_all(
 class Places(Protocol):
     """Where offsets of the source are on the target (``BothMaps``)."""
 
-    def other_side(self, tp: TopicPartition, /) -> TopicPartition | None:
-        """Return the target partition that has the records of a source partition."""
-        ...
-
-    def sharers(self, tp: TopicPartition, /) -> Sequence[str]:
-        """Return the sources of other flows that write into its copy."""
-        ...
-
-    async def place(self, tp: TopicPartition, offset: int, checkpoint: Checkpoint | None, /) -> int:
-        """Return the target offset of the first record from an offset on, -1 if unknown."""
-        ...
-
-    def why_not(self, tp: TopicPartition, copy: TopicPartition, /) -> str:
-        """Return why it is unknown."""
-        ...
+    def other_side(self, tp: TopicPartition, /) -> TopicPartition | None: ...
+    def sharers(self, tp: TopicPartition, /) -> Sequence[str]: ...
+    async def place(
+        self, tp: TopicPartition, offset: int, checkpoint: Checkpoint | None, /
+    ) -> int: ...
+    def why_not(self, tp: TopicPartition, copy: TopicPartition, /) -> str: ...
 
 
 @final
@@ -438,16 +416,23 @@ class BothMaps:
                 self._kept = {it.tp: it.start for it in left.tail} if left is not None else {}
         if clusters.keeps_names and not self._has_left:
             self._own = await first_own_records(clusters, await self._not_copied_back())
-        there = self._ids[clusters.name.target]
-        logs = [
-            copy
+        logs = self._copies_of(
+            TopicPartition(topic, number)
             for topic, it in self._ids[clusters.name.source].items()
-            for tp in (TopicPartition(topic, number) for number in it.partitions)
+            for number in it.partitions
+        )
+        self._begins = await Admin(clusters.target).list_offsets(dict.fromkeys(logs, EARLIEST))
+
+    def _copies_of(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """Return the target partitions, of those that exist."""
+        there = self._ids[self._clusters.name.target]
+        return [
+            copy
+            for tp in partitions
             if (copy := self.other_side(tp)) is not None
             and copy.topic in there
             and copy.partition in there[copy.topic].partitions
         ]
-        self._begins = await Admin(clusters.target).list_offsets(dict.fromkeys(logs, EARLIEST))
 
     async def _not_copied_back(self) -> Mapping[TopicPartition, int]:
         """Return the copies of which a flow back, where there is one, has copied nothing, with how
@@ -458,21 +443,11 @@ class BothMaps:
         config = back.connector
         if self._back is None or config is None or not enabled(config):
             return {}
-        selection, known = (
-            TopicSelection.of(clusters.back.name, config),
-            await clusters.known_back(),
-        )
-        there = self._ids[clusters.name.target]
-        copies = [
-            copy
-            for tp in self._forward.partitions()
-            if (copy := self.other_side(tp)) is not None
-            and copy.topic in there
-            and copy.partition in there[copy.topic].partitions
-        ]
+        selection = TopicSelection.of(clusters.back.name, config)
+        known = await clusters.known_back()
         return {
             copy: max(0, known.resume(copy))
-            for copy in copies
+            for copy in self._copies_of(self._forward.partitions())
             if self._back.index_of(copy) is None and selection.replicate(copy.topic)
         }
 
@@ -490,8 +465,11 @@ class BothMaps:
         return self._forward.sharers(tp)
 
     async def by_checkpoints(self, by_group: Checkpoints) -> Groups:
-        """Return where groups are by their checkpoints."""
-        return await by_checkpoints(self._clusters, by_group, self._forward)
+        clusters = self._clusters
+        groups = await by_checkpoints(clusters, by_group, self._forward)
+        copied = {clusters.copy_of(tp) for tp in await clusters.copied()}
+        reach_begins(groups, self._begins.keys() - copied, self._begins)
+        return groups
 
     def other_side(self, tp: TopicPartition) -> TopicPartition | None:
         """Return the target partition that has the records of a source partition, None if the flows
@@ -695,23 +673,24 @@ async def _without_source(clusters: FailoverClusters) -> Groups:
     ]
     placed = {tp for offsets in groups.offsets.values() for tp in offsets}
     begins = await Admin(clusters.target).list_offsets(dict.fromkeys({*empty, *placed}, EARLIEST))
+    reach_begins(groups, empty, begins)
+    return groups
+
+
+def reach_begins(
+    groups: Groups, empty: Collection[TopicPartition], begins: Mapping[TopicPartition, ListedOffset]
+) -> None:
+    """Let groups begin where the target's log does, where it has deleted their offsets, and in
+    ``empty`` partitions of their topics, which have no copies: ``auto.offset.reset=latest`` would
+    skip what is there."""
     for offsets in groups.offsets.values():
-        begin_at_least(offsets, begins)
         of_group = {tp.topic for tp in offsets}
+        for tp, it in offsets.items():
+            offsets[tp] = replace(it, offset=max(it.offset, _begin(begins.get(tp))))
         for tp in empty:
             begin = _begin(begins.get(tp))
             if begin >= 0 and tp.topic in of_group and tp not in offsets:
                 offsets[tp] = OffsetToCommit(tp.topic, tp.partition, begin)
-    return groups
-
-
-def begin_at_least(
-    offsets: dict[TopicPartition, OffsetToCommit], begins: Mapping[TopicPartition, ListedOffset]
-) -> None:
-    """Set offsets that the target's log has deleted to its beginning: ``auto.offset.reset=latest``
-    would skip what is left."""
-    for tp, it in offsets.items():
-        offsets[tp] = replace(it, offset=max(it.offset, _begin(begins.get(tp))))
 
 
 def _begin(listed: ListedOffset | None) -> int:

@@ -17,7 +17,7 @@ from mm2py.mirror.backfills import new_id
 from mm2py.mirror.failovers import Failover, FailoverKind, Step, failover_topic
 from mm2py.observability.logging import SecretMask
 from mm2py.types import FlowName
-from mm2py_jobs.failover.clusters import FailoverClusters
+from mm2py_jobs.failover.clusters import FailoverClusters, ends_first
 from mm2py_jobs.failover.driver import FailoverDriver, SourceAwayError
 from mm2py_jobs.failover.flows import RestFlows, is_stopped_on_record
 from mm2py_jobs.failover.plan import (
@@ -76,7 +76,6 @@ class FailoverJob:
         self._kind = kind
 
     async def newest(self) -> Failover | None:
-        """Return the newest failover of the flow."""
         await self._open_store(creates=False)
         return self.clusters.store.failover
 
@@ -121,11 +120,8 @@ class FailoverJob:
         return await self._driver(report, waits, after_ms).run(request, begun)
 
     async def cancel(self, report: Callable[[Failover], None], *, dry_run: bool) -> Failover:
-        """Cancel an unfinished failover; a dry run returns it.
-
-        Raises:
-            FailoverRefusedError: there is none, or clients may have written to the target.
-        """
+        """Cancel an unfinished failover; a dry run returns it. ``FailoverRefusedError``: there is
+        none, or clients may have written to the target."""
         driver = self._driver(report)
         await self._open_store(creates=False)
         failover = driver.check_cancel(self.clusters.store.failover)
@@ -183,12 +179,8 @@ class FailoverJob:
         back = self.clusters.back.name
         store = await self.clusters.seen_source_store()
         other = None if store is None else store.failover
-        if other is not None and not other.step.is_over:
-            cancels = "" if other.step.is_switched else ", or --cancel it"
-            return (
-                f"{other.kind} {other.id} of {back} is at {other.step}: --execute it to its "
-                f"end{cancels}"
-            )
+        if first := ends_first(back, other):
+            return first
         returned_ms = 0 if other is None or other.step is not Step.DONE else other.switched_ms
         is_back = self._kind is FailoverKind.FAILBACK
         if moved and moved > returned_ms:

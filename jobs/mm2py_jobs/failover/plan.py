@@ -261,38 +261,19 @@ class FailoverCommands(Protocol):
     """The verbs of a failover (``FailoverJob``); each raises ``Mm2pyError`` if a cluster does not
     answer."""
 
-    async def newest(self) -> Failover | None:
-        """Return the newest failover of the flow."""
-        ...
-
-    async def plan(self) -> FailoverPlan:
-        """Return what would be done."""
-        ...
-
+    async def newest(self) -> Failover | None: ...
+    async def plan(self) -> FailoverPlan: ...
     async def timed_plan(
         self, request: FailoverRequest, asks: Callable[[str], None] = ...
-    ) -> TimedPlan:
-        """Return what would be done and how long it would take; ``asks`` is called with each
-        step."""
-        ...
-
+    ) -> TimedPlan: ...
     async def execute(
         self,
         request: FailoverRequest,
         report: Callable[[Failover], None],
         planned: Callable[[FailoverPlan], None] = ...,
         waits: Callable[[Failover], None] = ...,
-    ) -> Failover:
-        """Run it to its end; ``report`` is called with each record that is written, ``planned``
-        with the plan, if one had to be made, ``waits`` while it waits for the copy.
-
-        ``FailoverRefusedError`` if the plan refuses.
-        """
-        ...
-
-    async def cancel(self, report: Callable[[Failover], None], *, dry_run: bool) -> Failover:
-        """Cancel an unfinished one."""
-        ...
+    ) -> Failover: ...
+    async def cancel(self, report: Callable[[Failover], None], *, dry_run: bool) -> Failover: ...
 
 
 @final

@@ -6,10 +6,12 @@ Flow: ``Tail`` -> the source's log, record by record ->
 plus a header with the source offset, by which a later run knows what is already kept.
 """
 
-from base64 import urlsafe_b64encode
-from collections.abc import AsyncGenerator, Mapping, Sequence
+import asyncio
+from bisect import bisect_right
+from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from operator import itemgetter
 from typing import Final
 
 from mm2py.api.context import EventKind, LossEvent
@@ -19,7 +21,7 @@ from mm2py.client.permit import UNLIMITED
 from mm2py.client.send.record_writer import RecordWriter
 from mm2py.errors import ServerError
 from mm2py.mirror.failovers import LogPlace, Tail, quarantine_topic
-from mm2py.mirror.ledger import LedgerRecord, encode_ledger_record, ledger_topic
+from mm2py.mirror.ledger import LedgerRecord, encode_ledger_record, ledger_topic, topic_id_text
 from mm2py.mirror.offset_lookup import beginning_of
 from mm2py.mirror.offset_map import Mark, Segment
 from mm2py.protocol.abort_filter import ABORT, marker_type
@@ -48,7 +50,7 @@ SOURCE_TRANSACTION: Final = b"mm2py.source.transaction"
 flow reads committed records."""
 
 Markers = Mapping[int, Sequence[tuple[int, int]]]
-"""Offset and type of the transaction markers, by producer id."""
+"""Offset and type of the transaction markers, by producer id, in the order of the log."""
 
 _COMMIT: Final = 1
 _OPEN: Final = -1
@@ -61,6 +63,10 @@ be."""
 MOST_HOLES: Final = 1_000
 """Gaps between copies that are searched in a partition; after so many the flow back begins at the
 next one, and drops copies itself."""
+HOLE_BYTES: Final = 64 * 1024
+"""Of one read: each commit of an exactly-once flow leaves a gap of one marker."""
+_AT_ONCE: Final = 32
+"""Partitions whose gaps are searched at the same time: clients wait for a failover."""
 
 
 # ---- quarantine
@@ -88,12 +94,10 @@ async def _keep(clusters: FailoverClusters, writer: RecordWriter, tail: Tail) ->
     kept_in = TopicPartition(quarantine_topic(clusters.name.source, tail.topic), tail.partition)
     # The topic may also hold records of an earlier failover.
     topic_id = _id_text(clusters, tail.topic)
-    kept = [
-        offset
-        async for offset, of_id in _source_offsets(clusters.target, kept_in)
-        if tail.start <= offset < tail.end and of_id in (topic_id, b"")
-    ]
-    records, first = len(kept), max(kept, default=tail.start - 1) + 1
+    records, first = 0, tail.start
+    async for offset, of_id in _source_offsets(clusters.target, kept_in):
+        if tail.start <= offset < tail.end and of_id in (topic_id, b""):
+            records, first = records + 1, max(first, offset + 1)
     async with clusters.source() as source:
         log = (await log_ends(source, [tail.tp], read_committed=False))[tail.tp]
     begin = max(first, min(log.start, tail.end))
@@ -165,7 +169,7 @@ async def _of_source(
         markers = await _markers(reader, tail.tp, first, log_end)
         async for batches in reader.read(tail.tp, first, tail.end):
             for batch in batches:
-                end = _end_of(batch, markers) if clusters.read_committed else _COMMIT
+                end = end_of(batch, markers) if clusters.read_committed else _COMMIT
                 if end == ABORT or producer_of(batch) in looping:
                     continue
                 for record in decode_batch(batch.data, batch.runs).records:
@@ -183,7 +187,7 @@ async def _markers(reader: RangeReader, tp: TopicPartition, first: int, end: int
     return markers
 
 
-def _end_of(batch: LogBatch, markers: Markers) -> int:
+def end_of(batch: LogBatch, markers: Markers) -> int:
     """Return the type of the marker that ends a batch's transaction; a batch without one is
     committed."""
     if not batch.is_transactional:
@@ -191,13 +195,14 @@ def _end_of(batch: LogBatch, markers: Markers) -> int:
     # KIP-98: a producer id has one transaction at a time, so the first marker behind a batch ends
     # it.
     ends = markers.get(producer_of(batch), ())
-    return next((kind for at, kind in ends if at > batch.last_offset), _OPEN)
+    at = bisect_right(ends, batch.last_offset, key=itemgetter(0))
+    return ends[at][1] if at < len(ends) else _OPEN
 
 
 def _id_text(clusters: FailoverClusters, topic: str) -> bytes:
     """Return the id of a source topic, empty if the source has none."""
     topic_id = clusters.source_ids.get(topic, NO_TOPIC_ID)
-    return b"" if topic_id == NO_TOPIC_ID else urlsafe_b64encode(topic_id).rstrip(b"=")
+    return b"" if topic_id == NO_TOPIC_ID else topic_id_text(topic_id).encode()
 
 
 def _in_quarantine(record: Record, topic_id: bytes, *, is_open: bool) -> NewRecord:
@@ -283,44 +288,36 @@ async def reverse_starts(
         for tp, of_partition in maps.items()
     }
     logs = await log_ends(clusters.target, [it.tp for it in ends_there], read_committed=False)
-    looping = await clusters.target_looping()
-    starts: list[LogPlace] = []
-    for it in ends_there:
-        least = max(back_at.get(it.tp, 0), logs[it.tp].start)
-        at = await _start(clusters.target, it, spans.get(it.tp, []), least, looping)
-        starts.append(replace(it, offset=at))
-    return starts
+    own = _OwnRecords(clusters.target, await clusters.target_looping())
+
+    async def start(it: LogPlace) -> LogPlace:
+        least, copies = max(back_at.get(it.tp, 0), logs[it.tp].start), spans.get(it.tp)
+        if not copies:
+            return replace(it, offset=max(least, it.offset))
+        return replace(it, offset=await own.first(it.tp, copies, max(least, copies[0][0])))
+
+    return await asyncio.gather(*map(start, ends_there))
 
 
-async def _start(
-    target: Cluster,
-    end_there: LogPlace,
-    spans: Sequence[tuple[int, int]],
-    least: int,
-    looping: frozenset[int],
-) -> int:
-    if not spans:
-        return max(least, end_there.offset)
-    return await _first_own(target, end_there.tp, spans, max(least, spans[0][0]), looping)
+class _OwnRecords:
+    """Looks between the copies of target partitions, of many at once."""
 
+    def __init__(self, target: Cluster, looping: frozenset[int]) -> None:
+        self._reader = RangeReader(target, read_committed=False, fetch_bytes=HOLE_BYTES)
+        self._looping, self._turns = looping, asyncio.Semaphore(_AT_ONCE)
 
-async def _first_own(
-    target: Cluster,
-    tp: TopicPartition,
-    spans: Sequence[tuple[int, int]],
-    at: int,
-    looping: frozenset[int],
-) -> int:
-    """Return the first record from ``at`` on that no mirror wrote, else the end of the copies."""
-    reader = RangeReader(target, read_committed=False)
-    for number, (first, end) in enumerate(holes_of(spans, at)):
-        if number == MOST_HOLES:
-            return first
-        async for batches in reader.read(tp, first, end):
-            for batch in batches:
-                if producer_of(batch) not in looping:
-                    return max(first, batch.base_offset)
-    return max(at, spans[-1][1])
+    async def first(self, tp: TopicPartition, spans: Sequence[tuple[int, int]], at: int) -> int:
+        """Return the first record from ``at`` on that no mirror wrote, else the end of the
+        copies."""
+        async with self._turns:
+            for number, (first, end) in enumerate(holes_of(spans, at)):
+                if number == MOST_HOLES:
+                    return first
+                async for batches in self._reader.read(tp, first, end):
+                    for batch in batches:
+                        if producer_of(batch) not in self._looping:
+                            return max(first, batch.base_offset)
+        return max(at, spans[-1][1])
 
 
 async def first_own_records(
@@ -332,16 +329,16 @@ async def first_own_records(
         return {}
     maps = await known_maps(clusters.target, clusters.name.source)
     logs = await log_ends(clusters.target, list(back_at), read_committed=False)
-    looping = await clusters.target_looping()
-    own: dict[TopicPartition, int] = {}
+    own = _OwnRecords(clusters.target, await clusters.target_looping())
+    asked: dict[TopicPartition, Awaitable[int]] = {}
     for tp, at in back_at.items():
         segments = [it for it, _ in maps[tp].segments()] if tp in maps else []
         if spans := spans_of(segments):
             # Another program's copies are below the first one of a copy that it had begun.
             least = spans[0][0] if beginning_of(segments[0]).source else 0
             least = max(least, logs[tp].start)
-            own[tp] = await _first_own(clusters.target, tp, spans, max(at, least), looping)
-    return own
+            asked[tp] = own.first(tp, spans, max(at, least))
+    return dict(zip(asked, await asyncio.gather(*asked.values()), strict=True))
 
 
 def spans_of(segments: Sequence[Segment]) -> list[tuple[int, int]]:

@@ -215,12 +215,10 @@ class FailoverService:
         self.driven = JobRuns[tuple[FlowName, FailoverKind]]()
 
     async def show(self, flow: FlowName, kind: FailoverKind) -> FailoverView:
-        """Return the newest failover of a flow."""
         async with self._reads, self._opened(flow, kind) as commands:
             return self._view(flow, kind, await commands.newest())
 
     async def plan(self, flow: FlowName, request: FailoverRequest) -> FailoverView:
-        """Return what would be done, and what would refuse it; changes nothing."""
         async with self._reads, self._opened(flow, request.kind) as commands:
             plan, newest = await commands.plan(), await commands.newest()
         refused = plan.refusals(request, newest)
@@ -326,14 +324,13 @@ class OwnApi:
         self._app: ASGIApp | None = None
 
     async def rows(self, path: str) -> Sequence[Row]:
-        """GET a list of objects."""
         rows = await self._ask("GET", path)
         if not isinstance(rows, list):
             raise ProtocolError(f"the answer to {path} is not a list")
         return cast("list[Row]", rows)
 
     async def post(self, path: str, body: object = None, *, dry_run: bool = False) -> None:
-        """POST a change."""
+        """POST a change; a dry run takes the same way, to the same worker, and changes nothing."""
         await self._ask("POST", path, body, {"dry_run": "true"} if dry_run else None)
 
     async def _ask(

@@ -49,14 +49,14 @@ from mm2py.protocol.topics import NO_TOPIC_ID, is_another_topic
 from mm2py.storage.backfill_store import unfinished_job
 from mm2py.types import LATEST, FlowName, TopicPartition
 from mm2py_jobs.copy.survey import copied_now
-from mm2py_jobs.failover.clusters import FailoverClusters
+from mm2py_jobs.failover.clusters import FailoverClusters, ends_first
 from mm2py_jobs.failover.driver import DriverProgress, FailoverStore, SourceAwayError
 from mm2py_jobs.failover.flows import FlowAnswer, RestFlows, stop_record, stop_without_workers
 from mm2py_jobs.failover.groups import move_groups
 from mm2py_jobs.failover.quarantine import post_to_ledger, quarantine, reverse_starts
 from mm2py_jobs.log.log_ends import LogEnds, log_ends
 from mm2py_jobs.log.mirror_producers import producer_of
-from mm2py_jobs.log.open_transactions import first_stamp
+from mm2py_jobs.log.open_transactions import first_stamps
 from mm2py_jobs.log.range_reader import RangeReader
 from mm2py_jobs.open_flow import store_positions
 from mm2py_workers.internal_stores import HostedMaps
@@ -266,7 +266,8 @@ class FailoverSides:
         return {principal_of(client) for client in clients}
 
     async def fence(self, by: str) -> str:
-        """Deny Write on the source; the ACLs are recorded there before they are created."""
+        """Deny Write on the source, by ACLs that are recorded there before they are created; return
+        the writers that no ACL blocks and why, empty for none."""
         plan = await self.fence_plan()
         if not plan.rules:
             return plan.note
@@ -281,7 +282,8 @@ class FailoverSides:
         return "; ".join(it for it in (plan.note, refused) if it)
 
     async def restore_fences(self) -> None:
-        """Restore the recorded ACLs after this process created or removed some."""
+        """Restore the recorded ACLs on both clusters, of which this process, which is superseded,
+        may have created or removed some."""
         store = self._clusters.store
         while True:
             before = store.failover, store.fence
@@ -302,7 +304,7 @@ class FailoverSides:
             await self.fence(failover.id)
 
     async def lift_fence(self, *, source: bool) -> None:
-        """Remove a fence."""
+        """Remove the ACLs that a failover has created on the source, or on the target."""
         clusters = self._clusters
         if not source:
             await clusters.store.refresh()
@@ -354,7 +356,8 @@ class FailoverSides:
     # ---- the copy
 
     async def unfinished_job(self) -> str:
-        """Return the Spark job that has to end first, or the failover of the flow back."""
+        """Return the Spark job that copies the flow or reserves its partitions, or the failover of
+        the flow back, and how to end it; empty for none."""
         return await self.spark_job() or await self._other_way()
 
     async def _other_way(self) -> str:
@@ -364,14 +367,7 @@ class FailoverSides:
             store = await self._clusters.seen_source_store()
         except SourceAwayError:
             return ""
-        other = None if store is None else store.failover
-        if other is None or other.step.is_over:
-            return ""
-        cancels = "" if other.step.is_switched else ", or --cancel it"
-        return (
-            f"{other.kind} {other.id} of {self._back} is at {other.step}: --execute it to its "
-            f"end{cancels}"
-        )
+        return ends_first(self._back, None if store is None else store.failover)
 
     async def spark_job(self) -> str:
         """Return the Spark job that has to end first: of the flow, and of the flow back where that
@@ -398,16 +394,11 @@ class FailoverSides:
             logs = await log_ends(cluster, partitions, read_committed=False)
             stable = await log_ends(cluster, partitions, read_committed=True)
             ends = await self._ends_of_others(cluster, logs)
-            copied = await self._copied_of(cluster, logs)
+            # After recreation and truncation.
+            copied = await copied_now(
+                Admin(cluster), await self._clusters.known(), self._clusters.source_ids, logs
+            )
         return DriverProgress(ends, copied, {tp: it.end for tp, it in stable.items()})
-
-    async def _copied_of(
-        self, cluster: Cluster, logs: Mapping[TopicPartition, LogEnds]
-    ) -> Mapping[TopicPartition, int]:
-        """Return the offsets below which the source's current logs are copied, after recreation and
-        truncation."""
-        clusters = self._clusters
-        return await copied_now(Admin(cluster), await clusters.known(), clusters.source_ids, logs)
 
     async def _ends_of_others(
         self, cluster: Cluster, logs: Mapping[TopicPartition, LogEnds]
@@ -429,7 +420,6 @@ class FailoverSides:
         them."""
         if not held:
             return ()
-        transactions: list[OpenTransaction] = []
         async with self._clusters.source() as cluster:
             looping, admin = await self._clusters.source_looping(), Admin(cluster)
             producers: Mapping[TopicPartition, Sequence[ActiveProducer]] = {}
@@ -443,24 +433,28 @@ class FailoverSides:
                 if it.transaction_start >= 0
             }
             names = await admin.transactional_ids(ids)
-            for tp, stable in sorted(held.items()):
-                for it in producers.get(tp, (ActiveProducer(-1, -1, -1, stable),)):
-                    if it.transaction_start < 0 or it.producer_id in looping:
-                        continue
-                    name, coordinator = names.get(it.producer_id, ("", -1))
-                    stamp = await first_stamp(cluster, tp, it.transaction_start)
-                    transactions.append(
-                        OpenTransaction(
-                            topic=tp.topic,
-                            partition=tp.partition,
-                            offset=it.transaction_start,
-                            producer_id=it.producer_id,
-                            epoch=it.epoch,
-                            transactional_id=name,
-                            coordinator=coordinator,
-                            since_ms=-1 if stamp is None else stamp,
-                        )
-                    )
+            opened = [
+                (tp, it)
+                for tp, stable in sorted(held.items())
+                for it in producers.get(tp, (ActiveProducer(-1, -1, -1, stable),))
+                if it.transaction_start >= 0 and it.producer_id not in looping
+            ]
+            stamps = await first_stamps(cluster, [(tp, it.transaction_start) for tp, it in opened])
+        transactions: list[OpenTransaction] = []
+        for (tp, it), stamp in zip(opened, stamps, strict=True):
+            name, coordinator = names.get(it.producer_id, ("", -1))
+            transactions.append(
+                OpenTransaction(
+                    topic=tp.topic,
+                    partition=tp.partition,
+                    offset=it.transaction_start,
+                    producer_id=it.producer_id,
+                    epoch=it.epoch,
+                    transactional_id=name,
+                    coordinator=coordinator,
+                    since_ms=-1 if stamp is None else stamp,
+                )
+            )
         return transactions
 
     async def target_ends(self) -> Sequence[LogPlace]:
@@ -480,12 +474,13 @@ class FailoverSides:
         ]
 
     async def move_groups(self) -> Sequence[GroupMove]:
-        """Write exact offsets of groups to the target."""
+        """Write the exact offsets of the source's groups to the target; from checkpoints if the
+        source does not answer."""
         there = await self._clusters.is_source_there()
         return await move_groups(self._clusters, source_there=there)
 
     async def quarantine(self, tails: Sequence[Tail]) -> Sequence[Tail]:
-        """Keep what was not copied."""
+        """Keep records that were not copied, each once; return the tails with their numbers."""
         return await quarantine(self._clusters, tails)
 
     async def pass_over(self, tails: Sequence[Tail]) -> None:
@@ -540,7 +535,8 @@ class FailoverSides:
         await post_to_ledger(clusters, [encode_incarnation(record) for record in records])
 
     async def divergence(self, ends_there: Sequence[LogPlace]) -> Sequence[LogPlace]:
-        """Return where the flow back begins."""
+        """Return where the flow back begins, by target partition: at the first record that this
+        flow has not written."""
         copies = await self._clusters.known_back()
         back_at = {it.tp: max(0, copies.resume(it.tp)) for it in ends_there}
         return await reverse_starts(self._clusters, ends_there, back_at)
@@ -618,7 +614,6 @@ class FailoverSides:
                 await self._stop(clusters.name)
 
     async def _stop(self, flow: FlowName) -> None:
-        """Stop a flow that the worker knows."""
         now = await self._control.now(flow)
         if now is not None and not now.is_stopped:
             await self._control.stop(flow)
@@ -643,7 +638,7 @@ class FailoverSides:
             await self._clock.sleep(LOOK_S)
 
     async def start_reverse(self, starts: Sequence[LogPlace]) -> None:
-        """Start the flow back."""
+        """Start the flow back, at ``starts`` if it does not run; returns when it copies."""
         back = self._back
         now = await self._control.now(back)
         if now is not None and now.is_waiting:

@@ -48,7 +48,7 @@ from mm2py_jobs.failover.plan import (
 )
 from mm2py_jobs.failover.steps import FailoverSides, FencePlan
 from mm2py_jobs.log.log_ends import log_ends
-from mm2py_jobs.log.open_transactions import first_stamp
+from mm2py_jobs.log.open_transactions import first_stamps
 from mm2py_jobs.open_flow import flow_in_force
 
 T = TypeVar("T")
@@ -86,11 +86,7 @@ class _Problems:
 async def plan_failover(
     clusters: FailoverClusters, sides: FailoverSides, control: RestFlows, kind: FailoverKind
 ) -> FailoverPlan:
-    """Return the plan.
-
-    Raises:
-        RetriableError: the target does not answer.
-    """
+    """Return the plan; ``RetriableError``: the target does not answer."""
     problems, source_ms = _Problems(), clusters.clock.now_ms()
     now, back = await _flows(clusters.name, control, problems)
     if clusters.config.get("transforms"):
@@ -284,6 +280,8 @@ class _SurveyedSource:
     ) -> None:
         self._clusters, self._problems, self._source_ms = clusters, problems, source_ms
         self._opened, self._stuck = opened, stuck
+        self._ages: Mapping[str, int | None] = {}
+        """Of the oldest record that is not copied, by topic, in ms; None: not known."""
         self.awaited = 0
         """Offsets that would be lost if the drain did not wait for open transactions."""
 
@@ -301,9 +299,10 @@ class _SurveyedSource:
         parts = defaultdict[str, list[TopicPartition]](list)
         for tp in sorted(progress.ends):
             parts[tp.topic].append(tp)
-        return [await self._row(it, parts[it], tails[it], progress, now) for it in names]
+        self._ages = await self._asked_ages(progress.tails())
+        return [self._row(it, parts[it], tails[it], progress, now) for it in names]
 
-    async def _row(
+    def _row(
         self,
         name: str,
         parts: Sequence[TopicPartition],
@@ -318,7 +317,7 @@ class _SurveyedSource:
             copy=clusters.copy_of(TopicPartition(name, 0)).topic,
             partitions=len(parts),
             lag_records=sum(tail.end - tail.start for tail in tails),
-            lag_ms=await self._age(tails),
+            lag_ms=self._ages.get(name, 0),
             would_lose=sum(self._lost(tail, progress, now) for tail in tails),
             copied_to={it.partition: progress.copied[it] for it in parts if it in progress.copied},
             problems=(*gaps, *self._problems.by_topic.get(name, ())),
@@ -337,16 +336,18 @@ class _SurveyedSource:
             self.awaited += lost
         return lost
 
-    async def _age(self, tails: Sequence[Tail]) -> int | None:
-        """Return the age of the oldest record that is not copied, in ms; 0 if all are."""
-        ages = [0]
-        for tail in tails:
-            async with self._clusters.source() as source:
-                stamp = await first_stamp(source, tail.tp, tail.start)
-            if stamp is None:
-                return None
-            ages.append(max(0, self._clusters.clock.now_ms() - stamp))
-        return max(ages)
+    async def _asked_ages(self, tails: Sequence[Tail]) -> Mapping[str, int | None]:
+        if not tails:
+            return {}
+        async with self._clusters.source() as source:
+            stamps = await first_stamps(source, [(it.tp, it.start) for it in tails])
+        ages, now_ms = dict[str, int | None](), self._clusters.clock.now_ms()
+        for tail, stamp in zip(tails, stamps, strict=True):
+            oldest = ages.get(tail.topic, 0)
+            ages[tail.topic] = (
+                None if stamp is None or oldest is None else max(oldest, now_ms - stamp)
+            )
+        return ages
 
     async def _check_copies(self, progress: DriverProgress) -> None:
         clusters = self._clusters
@@ -528,10 +529,7 @@ async def time_plan(
     asks: Callable[[str], None] = lambda _: None,
 ) -> TimedPlan:
     """Ask the questions of each step, and time them; ``asks`` is called with the name of each.
-
-    Raises:
-        RetriableError: a cluster does not answer.
-    """
+    ``RetriableError``: a cluster does not answer."""
     clock, at_ms = clusters.clock, clusters.clock.now_ms()
     steps: list[TimedStep] = []
 

@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, final
 
+from mm2py.errors import PartitionError
 from mm2py.protocol.abort_filter import AbortFilter
+from mm2py.protocol.batch_stage import classify
 from mm2py.protocol.legacy import legacy_to_v2
 from mm2py.protocol.record_batch import (
     CODEC_MASK,
@@ -25,6 +27,7 @@ from mm2py.protocol.record_batch import (
 )
 from mm2py.protocol.record_bytes import damaged
 from mm2py.protocol.records import decode_batch
+from mm2py.types import TopicPartition
 
 _LOG_OVERHEAD: Final = 12
 _CODECS: Final = tuple(Codec)
@@ -47,12 +50,10 @@ class LogBatch:
 
     @property
     def payload(self) -> memoryview:
-        """The records, compressed as they are."""
         return self.data[HEADER_BYTES:]
 
     @property
     def codec(self) -> Codec:
-        """Compression of the records."""
         return _CODECS[self.attributes & CODEC_MASK]
 
     @property
@@ -67,7 +68,6 @@ class LogBatch:
 
     @property
     def is_marker(self) -> bool:
-        """Whether it marks the end of a transaction."""
         return bool(self.attributes & CONTROL_FLAG)
 
 
@@ -76,6 +76,19 @@ def records_in(batch: LogBatch, first: int, end: int) -> int:
     if first <= batch.base_offset and batch.last_offset < end:
         return batch.count
     return sum(first <= it.offset < end for it in decode_batch(batch.data, batch.runs).records)
+
+
+def sendable(
+    data: memoryview, position: int, tp: TopicPartition, base_offset: int
+) -> list[RecordBatch]:
+    """Return a batch from ``position`` on as the Sender takes it: what the target would refuse is
+    changed, as when mirroring; ``PartitionError``: it cannot be, at ``base_offset`` of ``tp``."""
+    staged = classify(data, position, None)
+    if staged.problem is not None:
+        raise PartitionError(
+            staged.problem.text, topic=tp.topic, partition=tp.partition, offset=base_offset
+        )
+    return staged.batches
 
 
 @final
@@ -133,11 +146,8 @@ def walk_log(
 
 
 def log_batch(view: memoryview) -> LogBatch:
-    """Return the bytes of exactly one v2 batch as a ``LogBatch``.
-
-    Raises:
-        ProtocolError: they are none, or damaged.
-    """
+    """Return the bytes of exactly one v2 batch as a ``LogBatch``; ``ProtocolError``: they are none,
+    or damaged."""
     if len(view) < HEADER_BYTES or view[16] != 2:
         raise damaged(f"{len(view)} bytes that are no batch of magic 2")
     base, length, _, _, _, attributes, delta, first, newest, _, _, _, count = HEADER.unpack_from(

@@ -42,11 +42,7 @@ async def log_ends(
     waits: bool = False,
 ) -> Mapping[TopicPartition, LogEnds]:
     """Return the start of each log, and its end for a reader of that isolation level; ``waits`` for
-    leaders as ``listed_offsets``.
-
-    Raises:
-        Mm2pyError: a lookup failed.
-    """
+    leaders as ``listed_offsets``. ``Mm2pyError``: a lookup failed."""
     admin = Admin(cluster)
     waiting = partial(listed_offsets, admin, cluster.clock)
     ask: _Ask = waiting if waits else admin.list_offsets

@@ -3,7 +3,7 @@ before 2.8."""
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from mm2py.client.connect.admin import Admin
@@ -30,6 +30,20 @@ async def first_stamp(source: Cluster, tp: TopicPartition, start: int) -> int | 
             if record.offset >= start and not batch.is_control:
                 return record.timestamp if record.timestamp >= 0 else None
     return None
+
+
+async def first_stamps(
+    source: Cluster, places: Sequence[tuple[TopicPartition, int]]
+) -> list[int | None]:
+    """Return ``first_stamp`` of each place, many at once: there may be thousands, and clients wait
+    for a failover."""
+    at_once = asyncio.Semaphore(_AT_ONCE)
+
+    async def one(tp: TopicPartition, start: int) -> int | None:
+        async with at_once:
+            return await first_stamp(source, tp, start)
+
+    return await asyncio.gather(*(one(tp, start) for tp, start in places))
 
 
 async def hanging(

@@ -41,12 +41,17 @@ class OffsetsGoneError(PartitionError):
 @final
 class RangeReader:
     """Reads ranges of one cluster, over connections that its owner opens and closes; ``rate`` is
-    paid after each fetch."""
+    paid after each fetch, of up to ``fetch_bytes``."""
 
     def __init__(
-        self, cluster: Cluster, *, read_committed: bool, rate: ByteRate | None = None
+        self,
+        cluster: Cluster,
+        *,
+        read_committed: bool,
+        rate: ByteRate | None = None,
+        fetch_bytes: int = FETCH_BYTES,
     ) -> None:
-        self._cluster, self._rate = cluster, rate
+        self._cluster, self._rate, self._fetch_bytes = cluster, rate, fetch_bytes
         self._isolation = READ_COMMITTED if read_committed else READ_UNCOMMITTED
 
     async def read(
@@ -103,7 +108,7 @@ class RangeReader:
                     self._cluster,
                     tp,
                     position,
-                    max_bytes=FETCH_BYTES,
+                    max_bytes=self._fetch_bytes,
                     isolation_level=self._isolation,
                 )
                 if fetched.records:

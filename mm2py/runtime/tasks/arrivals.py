@@ -169,25 +169,10 @@ class InOrder(Protocol):
 
     def add(
         self, source: TopicPartition, target: TopicPartition, batch: RecordBatch, base_offset: int
-    ) -> None:
-        """Take one batch of copies."""
-        ...
-
+    ) -> None: ...
     def passes(
         self, source: TopicPartition, target: TopicPartition, records: int, through: int
-    ) -> None:
-        """Take records without a copy on ``target``, up to source offset ``through``."""
-        ...
-
-
-class _PartDue(NamedTuple):
-    """A part, and how many records of the source partition must have arrived in each target
-    partition for it."""
-
-    records: Mapping[TopicPartition, int]
-    passed: int
-    through: int
-    first: int
+    ) -> None: ...
 
 
 class _Copies(NamedTuple):
@@ -205,7 +190,8 @@ class _SourceState:
     home: TopicPartition
     sent: dict[TopicPartition, int] = field(default_factory=dict[TopicPartition, int])
     arrived: dict[TopicPartition, int] = field(default_factory=dict[TopicPartition, int])
-    parts: deque[_PartDue] = field(default_factory=deque[_PartDue])
+    parts: deque[Part] = field(default_factory=deque[Part])
+    """With how many records must have arrived in each target partition for them."""
     landed: deque[_Copies] = field(default_factory=deque[_Copies])
     done: dict[TopicPartition, int] = field(default_factory=dict[TopicPartition, int])
     """Records in parts that are done, by target partition."""
@@ -234,7 +220,7 @@ class SourceOrder:
         due = {target: state.sent[target] for target in part.records}
         # Cumulative counts per target: one comparison each tells whether a part is done, however
         # its batches are cut (2).
-        state.parts.append(_PartDue(due, part.passed, part.through, part.first))
+        state.parts.append(part._replace(records=due))
 
     def arrived(
         self, source: TopicPartition, target: TopicPartition, batch: RecordBatch, base_offset: int

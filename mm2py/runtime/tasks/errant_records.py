@@ -280,7 +280,10 @@ class ErrantRecords:
             "task.id": str(self._task),
             "stage": operation.stage.value,
             "class.name": operation.class_name,
-            "exception.class.name": _class_name(error),
+            "exception.class.name": next(
+                (name for kind, name in _JAVA_NAMES if isinstance(error, kind)),
+                f"{type(error).__module__}.{type(error).__qualname__}",
+            ),
             "exception.message": self._mask.apply(str(error)),
             "exception.stacktrace": self._mask.apply(trace_of(error)),
         }
@@ -290,10 +293,3 @@ class ErrantRecords:
 def _place(record: SinkRecord) -> str:
     read = record.raw or record
     return f"{read.original_topic}-{read.original_partition} offset {read.offset}"
-
-
-def _class_name(error: Exception) -> str:
-    for kind, name in _JAVA_NAMES:
-        if isinstance(error, kind):
-            return name
-    return f"{type(error).__module__}.{type(error).__qualname__}"

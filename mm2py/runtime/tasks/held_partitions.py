@@ -78,7 +78,6 @@ class HeldPartitions:
 
     @property
     def paused(self) -> Collection[TopicPartition]:
-        """Partitions of the task that are paused."""
         return self._paused
 
     def room_bytes(self) -> int:

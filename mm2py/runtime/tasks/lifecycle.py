@@ -55,18 +55,15 @@ class Lifecycle:
     def status(self) -> Status:
         return self._status
 
-    def allows(self, state: State) -> bool:
-        """Whether ``state`` may follow the current one."""
-        current = self._status.state
-        if state is current or current is State.DESTROYED:
-            return False
-        if state is State.STOPPED and self._what != "connector":
-            return False
-        return current is not State.FAILED or state in _AFTER_FAILURE
-
     def to(self, state: State, cause: Exception | None = None) -> bool:
         """Change the state; return False, and change nothing, where the rules forbid it."""
-        if not self.allows(state):
+        current = self._status.state
+        if (
+            state is current
+            or current is State.DESTROYED
+            or (state is State.STOPPED and self._what != "connector")
+            or (current is State.FAILED and state not in _AFTER_FAILURE)
+        ):
             return False
         self._status = Status(state, cause)
         if state is State.FAILED:

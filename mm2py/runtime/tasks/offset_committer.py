@@ -50,10 +50,6 @@ def _log_failure(cause: str) -> None:
         log.warning("offset commit failed: %s", cause)
 
 
-def _keep_no_id(_partition: TopicPartition, _topic_id: bytes) -> None:
-    """Without a ledger, topic ids are kept in positions alone."""
-
-
 @final
 class OffsetCommitter:
     """Positions of one task.
@@ -84,7 +80,7 @@ class OffsetCommitter:
         on_failure: Callable[[str], None] = _log_failure,
     ) -> None:
         self._on_failure = on_failure
-        self.on_topic_id: Callable[[TopicPartition, bytes], None] = _keep_no_id
+        self.on_topic_id: Callable[[TopicPartition, bytes], None] = lambda _partition, _id: None
         """Called when a position was written that is in another topic than the one before."""
         self._store = store
         self._connector = connector
@@ -230,11 +226,6 @@ class OffsetCommitter:
             self._keys[partition] = source_offset_key(self._connector, partition_of_task)
         return {partition: source_offset_value(offset) for partition, offset in offsets.items()}
 
-    def _is_new(self, partition: TopicPartition, value: bytes | None) -> bool:
-        written = self._written.get(partition)
-        # A compacted topic still grows by each record; an idle partition writes none.
-        return written is None or written[1] != value
-
     def _note_failure(self, error: Exception, timeout_s: float) -> None:
         # Reported once, not at each interval.
         if self._failing:
@@ -283,11 +274,7 @@ class LostPositions:
             await self._clock.sleep(LOOK_S)
 
     async def look(self) -> None:
-        """Compare its id with that of the last look.
-
-        Raises:
-            Mm2pyError: not now.
-        """
+        """Compare its id with that of the last look; ``Mm2pyError``: not now."""
         here = (await self._sender.topic_ids([self._topic])).get(self._topic, b"")
         # A broker that lags names the one of before: what is written once more changes nothing.
         if self._topic_id not in (b"", here):

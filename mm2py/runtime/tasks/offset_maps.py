@@ -44,14 +44,6 @@ from mm2py.types import TopicPartition
 log = logging.getLogger(__name__)
 
 
-def _ignore_loss(_partition: TopicPartition, _loss: TargetLoss) -> None:
-    """Ignore losses on the target."""
-
-
-def _ignore_count(_partition: TopicPartition, _behind: Behind) -> None:
-    """Ignore counts."""
-
-
 def _log_refusal(cause: str) -> None:
     if cause:
         log.error("%s", cause)
@@ -106,10 +98,11 @@ class TaskOffsetMaps:
         """Partitions whose stored position is above their newest page."""
         self._begun: set[TopicPartition] = set()
         """Partitions whose lane has begun since they were loaded."""
-        self._asked: set[TopicPartition] = set()
-        self.on_count: Callable[[TopicPartition, Behind], None] = _ignore_count
-        """Called for partitions that were asked for (``ask``)."""
-        self.on_loss: Callable[[TopicPartition, TargetLoss], None] = _ignore_loss
+        self.waits: Callable[[TopicPartition], bool] = lambda _: False
+        """Whether a partition waits for the count of the copies behind its map."""
+        self.on_count: Callable[[TopicPartition, Behind], None] = lambda _partition, _behind: None
+        """Called for partitions that wait, when their lane begins."""
+        self.on_loss: Callable[[TopicPartition, TargetLoss], None] = lambda _partition, _loss: None
         self.on_refusal: Callable[[str], None] = _log_refusal
         """Called with the reason why maps cannot be kept, and with an empty text when they are
         again."""
@@ -134,11 +127,8 @@ class TaskOffsetMaps:
         return lost or bool(self._unwritten) or any(it.changed for it in self._maps.values())
 
     async def load(self, partitions: Collection[TopicPartition]) -> None:
-        """Continue where the stored maps of these partitions end.
-
-        Raises:
-            RetriableError: they cannot be read now.
-        """
+        """Continue where the stored maps of these partitions end; ``RetriableError``: they cannot
+        be read now."""
         maps: Mapping[TopicPartition, StoredMap] = {}
         try:
             maps = await self._store.load(partitions)
@@ -157,7 +147,7 @@ class TaskOffsetMaps:
             self._unwritten.pop(partition, None)
         self._maps |= {partition: PartitionMap(*stored) for partition, stored in maps.items()}
         self._loaded |= frozenset(partitions)
-        for known in (self._astray, self._unsettled, self._begun, self._asked):
+        for known in (self._astray, self._unsettled, self._begun):
             known.difference_update(partitions)
 
     def resume(self, partition: TopicPartition, position: int) -> int:
@@ -239,20 +229,13 @@ class TaskOffsetMaps:
             and partition_map.covered == gap.first_offset
         )
 
-    def ask(self, partition: TopicPartition) -> None:
-        """Count the copies behind the map when the partition's lane begins, for ``on_count``."""
-        self._asked.add(partition)
-
     def opens(self, source: TopicPartition) -> bool:
         """Note that a partition's lane begins; return whether ``count`` is wanted."""
         self._begun.add(source)
-        return source in self._asked
+        return self.waits(source)
 
     def count(self, source: TopicPartition, behind: Behind) -> None:
-        """Pass a count to who asked."""
-        if source in self._asked:
-            self._asked.discard(source)
-            self.on_count(source, behind)
+        self.on_count(source, behind)
 
     async def replace_producer(self, source: TopicPartition, producer: KeptProducer) -> None:
         """Store what the copies from now on are written with."""
@@ -350,7 +333,6 @@ class TaskOffsetMaps:
             partition_map.begin_at(position)
 
     def cover(self, partition: TopicPartition, offset: int) -> None:
-        """Everything up to a source offset is copied or needs no copy."""
         self.of(partition).cover(offset + 1)
 
     def note_passed(self, partition: TopicPartition, first: int, count: int) -> None:
@@ -395,11 +377,7 @@ class TaskOffsetMaps:
 
     async def prune(self, starts: Mapping[TopicPartition, tuple[int, int]], most: int) -> int:
         """Remove expired pages, given where both logs of partitions begin; returns how many, at
-        most ``most``.
-
-        Raises:
-            Mm2pyError: they cannot be removed now.
-        """
+        most ``most``. ``Mm2pyError``: they cannot be removed now."""
         async with self._turn:
             expired: dict[TopicPartition, list[int]] = {}
             left = most
@@ -437,11 +415,7 @@ class TaskOffsetMaps:
 
     async def write(self) -> None:
         """Write what changed since the last time; a topic that refuses is reported once and tried
-        again.
-
-        Raises:
-            RetriableError: not now; it stays for the next time.
-        """
+        again. ``RetriableError``: not now; it stays for the next time."""
         # Commits and pruning take turns: each awaits the broker between its look at the maps and
         # its write.
         async with self._turn:
@@ -485,11 +459,7 @@ class TaskOffsetMaps:
 
     async def settle(self) -> None:
         """Write the positions that this task stored last into their maps, at its end: any other
-        position was set then.
-
-        Raises:
-            RetriableError: not now.
-        """
+        position was set then; ``RetriableError``: not now."""
         for partition in self._unsettled:
             partition_map = self.of(partition)
             if not partition_map.is_empty:
@@ -581,11 +551,7 @@ class MapPruning:
                 pause_s = MORE_S
 
     async def look(self) -> int:
-        """Remove what has expired by now; return how many pages.
-
-        Raises:
-            Mm2pyError: not now.
-        """
+        """Remove what has expired by now; return how many pages. ``Mm2pyError``: not now."""
         # Another task may own the partition by now.
         if not self._permit.valid:
             return 0
@@ -677,11 +643,7 @@ class LostCopies:
             await self._clock.sleep(CONFIRM_S if self._suspected else COPIES_LOOK_S)
 
     async def look(self) -> None:
-        """Report what is lost, of partitions that were found so twice.
-
-        Raises:
-            Mm2pyError: not now.
-        """
+        """Report what is lost, of partitions that were found so twice; ``Mm2pyError``: not now."""
         names = {it: self._logs.target_of(it).topic for it in self._maps.with_copies()}
         ids: Mapping[str, bytes] = {}
         # No copies, no request.

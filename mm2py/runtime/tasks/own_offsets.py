@@ -23,13 +23,8 @@ LAST_COPY_S: Final = 0.5
 class OwnOffsets(OffsetStore, Protocol):
     """The offset store over a connector's own topic."""
 
-    async def entries(self, connector: str) -> Mapping[bytes, bytes]:
-        """Return the stored keys and values of a connector, tombstones left out."""
-        ...
-
-    async def close(self) -> None:
-        """Close its connections."""
-        ...
+    async def entries(self, connector: str) -> Mapping[bytes, bytes]: ...
+    async def close(self) -> None: ...
 
 
 @final

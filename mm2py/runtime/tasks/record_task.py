@@ -66,11 +66,8 @@ class Conversion:
 
     @classmethod
     def of(cls, worker: Mapping[str, str], connector: Mapping[str, str]) -> "Conversion":
-        """Read it from the configs of worker and connector.
-
-        Raises:
-            ConfigError: a converter, or one of its keys, is wrong.
-        """
+        """Read it from the configs of worker and connector; ``ConfigError``: a converter, or one of
+        its keys, is wrong."""
         return cls(record_converters(worker, connector), parse_config(FrameworkConfig, connector))
 
 
@@ -242,7 +239,6 @@ class RecordTaskAdapter:
         await self._task.commit()
 
     async def stop(self) -> None:
-        """Stop the task, and end its transforms."""
         self._stopping.set()
         working, self._working = self._working, None
         if working is not None:

@@ -277,15 +277,12 @@ class SinkLoop:
         return self.paused or partition in held or TopicPartition(partition.topic, -1) in held
 
     def request_commit(self) -> None:
-        """Commit at the next turn."""
         self._commit_wanted = True
 
     def retry_after(self, delay_ms: int) -> None:
-        """Put again so long after a failure of now."""
         self._retry_after_ms = delay_ms
 
     def rewind(self, offsets: Positions) -> None:
-        """Read on from these offsets at the next turn."""
         self._rewinds.update(offsets)
 
     def hold(self, partitions: Collection[TopicPartition], cause: str = "") -> None:
@@ -368,7 +365,8 @@ class SinkLoop:
             return
         # Also while nothing may be put: without polls the member exceeds ``max.poll.interval.ms``
         # and is removed (4).
-        polled = consumer.poll(self._longest_poll_s())
+        until_s = self._retry_at or self._commit_at
+        polled = consumer.poll(max(0.0, min(POLL_S, until_s - self._clock.monotonic())))
         # Of a callback inside this poll; what was polled with it is read again.
         if self._failure is not None:
             raise self._failure
@@ -381,10 +379,6 @@ class SinkLoop:
     def _opened(self) -> GroupConsumer:
         assert self._consumer is not None
         return self._consumer
-
-    def _longest_poll_s(self) -> float:
-        until = self._retry_at if self._retry_at else self._commit_at
-        return max(0.0, min(POLL_S, until - self._clock.monotonic()))
 
     def _subscribe(self, consumer: GroupConsumer) -> None:
         topics, chosen = self._settings.topics, self._settings.chosen
@@ -471,11 +465,8 @@ class SinkLoop:
             self._cause = cause_text(error)
             # One line per series of retries.
             if not self._retry_at:
-                log.warning(
-                    "records cannot be put yet, tried again records=%d cause=%s",
-                    len(batch),
-                    cause_text(error),
-                )
+                text = "records cannot be put yet, tried again records=%d cause=%s"
+                log.warning(text, len(batch), self._cause)
             self._retry_at = self._clock.monotonic() + pause_s
             return
         finally:
@@ -502,9 +493,7 @@ class SinkLoop:
             allowed = self._task.pre_commit({**places.pending, **self._positions})
         except RetriableError as error:
             self._cause = cause_text(error)
-            log.warning(
-                "nothing is committed, partitions are read again cause=%s", cause_text(error)
-            )
+            log.warning("nothing is committed, partitions are read again cause=%s", self._cause)
             if not closing:
                 self._read_again()
             return
@@ -528,7 +517,7 @@ class SinkLoop:
             refused = self._opened.commit(positions, places.ids)
         except RetriableError as error:
             self._cause = cause_text(error)
-            log.warning("positions are not committed yet cause=%s", cause_text(error))
+            log.warning("positions are not committed yet cause=%s", self._cause)
             return
         taken = {tp: offset for tp, offset in positions.items() if tp not in refused}
         if taken:
@@ -626,7 +615,7 @@ class SinkLoop:
         if self.paused or self._retry_at or not self._permit.valid:
             held = set(self._owned)
         else:
-            held = {it for it in self._owned if self._is_held(it)}
+            held = {it for it in self._owned if it in self._task_held or self.is_paused(it)}
         # While held no answer of Fetch could show that the topic was deleted and created again.
         back = (self._held - held) & self._owned
         self._held = held
@@ -639,9 +628,6 @@ class SinkLoop:
             consumer.pause(silent - self._silent)
             consumer.resume(self._silent - silent)
             self._silent = silent
-
-    def _is_held(self, partition: TopicPartition) -> bool:
-        return partition in self._task_held or self.is_paused(partition)
 
     def _report_state(self) -> None:
         state = State.PAUSED if self.paused else State.RUNNING

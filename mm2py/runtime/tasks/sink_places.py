@@ -10,8 +10,6 @@ cluster: a sync of groups copies metadata to another one. No thread and no Kafka
 """
 
 import logging
-from base64 import urlsafe_b64decode, urlsafe_b64encode
-from binascii import Error as Base64Error
 from collections.abc import Collection, Mapping, Sequence
 from math import inf
 from typing import Final, NamedTuple, Protocol, Self, final
@@ -19,6 +17,7 @@ from typing import Final, NamedTuple, Protocol, Self, final
 from mm2py.api.context import EventKind, SourceGap
 from mm2py.clock import Clock
 from mm2py.errors import RetriableError
+from mm2py.mirror.ledger import topic_id_of, topic_id_text
 from mm2py.observability.logging import cause_text
 from mm2py.protocol.topics import NO_TOPIC_ID, is_another_topic
 from mm2py.types import EARLIEST, TopicPartition
@@ -45,23 +44,18 @@ class StoredPosition(NamedTuple):
         """Return the text beside the offset in a group of this cluster."""
         if self.topic_id == NO_TOPIC_ID:
             return ""
-        return f"{_PREFIX}{urlsafe_b64encode(self.topic_id).decode().rstrip('=')}@{cluster_id}"
+        return f"{_PREFIX}{topic_id_text(self.topic_id)}@{cluster_id}"
 
     @classmethod
     def committed_with(cls, offset: int, metadata: str | None, cluster_id: str) -> Self:
         """Read what a coordinator of this cluster has; text of other programs, and that of another
         cluster, names no topic."""
         text, _, of_cluster = (metadata or "").partition("@")
-        try:
-            # Metadata is free text of whoever commits: anything that does not decode to 16 bytes
-            # names no topic.
-            topic_id = urlsafe_b64decode(text.removeprefix(_PREFIX) + "==")
-        except (ValueError, Base64Error):
-            topic_id = b""
-        is_ours = text.startswith(_PREFIX) and len(topic_id) == len(NO_TOPIC_ID)
         # Another cluster's id: a group sync has copied offset and metadata, and the topic there has
         # an id of its own.
-        return cls(offset, topic_id if is_ours and of_cluster == cluster_id else NO_TOPIC_ID)
+        is_ours = text.startswith(_PREFIX) and of_cluster == cluster_id
+        topic_id = topic_id_of(text.removeprefix(_PREFIX)) if is_ours else b""
+        return cls(offset, topic_id or NO_TOPIC_ID)
 
 
 class PlacedConsumer(Protocol):
@@ -355,23 +349,17 @@ class SinkPlaces:
 
 
 def _old_tail(partition: TopicPartition, first: int, end: int) -> SourceGap:
-    if first < 0:
-        return SourceGap(
-            partition,
-            0,
-            -1,
-            EventKind.RECREATED.value,
-            "the topic was deleted and created again, and the group's position with it: what was "
-            "not read of the old one is not known, the new one is copied from its beginning",
-        )
-    return SourceGap(
-        partition,
-        first,
-        max(first, end) - 1,
-        EventKind.RECREATED.value,
+    detail = (
         f"the topic was deleted and created again; what lay behind offset {first} of the old one "
-        "is gone, the new one is copied from its beginning",
+        "is gone, the new one is copied from its beginning"
     )
+    if first < 0:
+        first = end = 0
+        detail = (
+            "the topic was deleted and created again, and the group's position with it: what was "
+            "not read of the old one is not known, the new one is copied from its beginning"
+        )
+    return SourceGap(partition, first, max(first, end) - 1, EventKind.RECREATED.value, detail)
 
 
 def _not_delivered(partition: TopicPartition, first: int, end: int) -> SourceGap:

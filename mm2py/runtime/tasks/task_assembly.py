@@ -66,18 +66,6 @@ from mm2py.types import TaskId
 _WITHOUT_TRANSFORMS: Final = (MIRROR_CHECKPOINT_CONNECTOR, MIRROR_HEARTBEAT_CONNECTOR)
 
 
-def _ignore_topic(_task: TaskId, _topic: str) -> None:
-    """Ignore the target topics that a task uses."""
-
-
-def _no_own_offsets(_topic: str | None) -> None:
-    """Keep positions where the worker's are."""
-
-
-def _bytes_only(_connector: Mapping[str, str]) -> Conversion:
-    return Conversion()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowReports:
     """Where a flow's tasks report to; ``events`` is the loss ledger, ``guard`` is asked before
@@ -94,11 +82,7 @@ class SinkClients(Protocol):
 
     def consumer(self, spec: TaskSpec, source: Mapping[str, str] | None) -> ConsumerFactory:
         """Return what joins a task's group; ``source``: the cluster that it reads, None for the
-        worker's own.
-
-        Raises:
-            ConfigError: a consumer property is wrong.
-        """
+        worker's own. ``ConfigError``: a consumer property is wrong."""
         ...
 
     def dead_letters(self, spec: TaskSpec, config: SinkFrameworkConfig) -> DeadLetterQueue:
@@ -133,14 +117,14 @@ class TaskParts:
     target_name: str
     offsets_topic: str = ""
     events: EventSink = field(default_factory=NoLedger)
-    on_topic: Callable[[TaskId, str], None] = _ignore_topic
-    conversion: Callable[[Mapping[str, str]], Conversion] = _bytes_only
+    on_topic: Callable[[TaskId, str], None] = lambda _task, _topic: None
+    conversion: Callable[[Mapping[str, str]], Conversion] = lambda _connector: Conversion()
     permit: Permit = UNLIMITED
     maps: MapStore = field(default_factory=NoMapStore)
     transactions: (
         Callable[[TaskSpec, TaskFrameworkConfig, OwnTopicOffsets | None], TaskTransactions] | None
     ) = None
-    own_offsets: Callable[[str | None], OwnTopicOffsets | None] = _no_own_offsets
+    own_offsets: Callable[[str | None], OwnTopicOffsets | None] = lambda _topic: None
     sinks: SinkClients | None = None
 
 
@@ -152,11 +136,7 @@ class TaskAssembly:
         self._parts = parts
 
     def __call__(self, spec: TaskSpec, on_status: Callable[[Status], None]) -> HostedTask:
-        """Build a task that is not started yet.
-
-        Raises:
-            Mm2pyError: its config is wrong.
-        """
+        """Build a task that is not started yet; ``Mm2pyError``: its config is wrong."""
         factory = self._parts.plugins.find(spec.connector_config.get("connector.class", ""))
         if plugin_type(factory) == "sink":
             return self._sink(spec, on_status)

@@ -27,6 +27,7 @@ from mm2py.mirror.offset_map import TargetLoss
 from mm2py.mirror.source_offsets import (
     WRITE_OFFSET,
     committed_topic_id,
+    mirrored_partition,
     next_offset,
     parse_source_offset_value,
     source_offset,
@@ -113,21 +114,10 @@ class NoLedger(EventSink):
 class PartitionListener(Protocol):
     """Handles what a task reports of its partitions."""
 
-    def partition_failed(self, partition: TopicPartition, error: Exception) -> None:
-        """Handle a partition that the task cannot continue."""
-        ...
-
-    def partition_covered(self, partition: TopicPartition, offset: int) -> None:
-        """Nothing up to this offset remains to be copied."""
-        ...
-
-    def gap_refused(self, partition: TopicPartition, error: Exception) -> None:
-        """The partition lost records and ``gap.policy=fail`` stops it there."""
-        ...
-
-    def gap_asked(self, partition: TopicPartition) -> None:
-        """Look at the target's log of a partition, also where nothing is to be sent."""
-        ...
+    def partition_failed(self, partition: TopicPartition, error: Exception) -> None: ...
+    def partition_covered(self, partition: TopicPartition, offset: int) -> None: ...
+    def gap_refused(self, partition: TopicPartition, error: Exception) -> None: ...
+    def gap_asked(self, partition: TopicPartition) -> None: ...
 
 
 @final
@@ -157,9 +147,9 @@ class WorkerTaskContext:
         self.maps = maps or TaskOffsetMaps(NoMapStore())
         """Where the records of the task's partitions are on the target."""
         self.maps.on_loss = self.report_target_loss
-        self.maps.on_count = self._settle
         self._gaps: dict[TopicPartition, SourceGap] = {}
         """Losses of which a task that was killed may have copied a part, until that is known."""
+        self.maps.waits, self.maps.on_count = self._gaps.__contains__, self._settle
         self._covered: dict[TopicPartition, int] = {}
         """Covered offsets of these partitions, which wait for them."""
         self.maps.on_refusal = partial(self.report_finding, "offset map")
@@ -182,7 +172,6 @@ class WorkerTaskContext:
         """Partitions that were kept out when the task asked, and are not taken over since."""
         self._metered: set[TopicPartition] = set()
         self._found: dict[str, str] = {}
-        """Incarnations whose first position is not stored yet."""
 
     @property
     def restart(self) -> str:
@@ -201,7 +190,6 @@ class WorkerTaskContext:
 
     @property
     def failed(self) -> int:
-        """How many of them are FAILED."""
         return sum(state is PartitionState.FAILED for state in self._states.values())
 
     def without_ledger(self) -> None:
@@ -209,7 +197,6 @@ class WorkerTaskContext:
         self._events = NoLedger()
 
     def listen(self, listener: PartitionListener) -> None:
-        """Name the worker task that acts on failures."""
         self._listener = listener
 
     def seen(self, partition: TopicPartition) -> None:
@@ -220,12 +207,8 @@ class WorkerTaskContext:
         self, partitions: Sequence[SourcePartition]
     ) -> Sequence[SourceOffset | None]:
         """Return stored offsets; that of a Kafka partition is empty, with a warning, where it is no
-        JSON object.
-
-        Raises:
-            FatalError: that of another source is none.
-        """
-        asked = tuple(map(_mirrored, partitions))
+        JSON object. ``FatalError``: that of another source is none."""
+        asked = tuple(map(mirrored_partition, partitions))
         keys = [source_offset_key(self._connector, partition) for partition in partitions]
         mirrored = [partition for partition in asked if partition is not None]
         self._asked.update(mirrored)
@@ -268,11 +251,11 @@ class WorkerTaskContext:
     ) -> SourceOffset | None:
         """Return the position after everything that is known to be copied: the map may be ahead of
         the stored position, never behind."""
+        self._gaps.pop(partition, None)  # it is found again
         position = next_offset(stored)
         if stored is not None and position < 0:
             return stored  # not a position: the map must not be set back for it
         offset_map, topic_id = self.maps.of(partition), committed_topic_id(stored)
-        self._gaps.pop(partition, None)  # it is found again
         # The map does not wait for the ledger, and has the end of the log as it is now.
         if (lost := offset_map.target_loss) is not None:
             self._report(EventKind.TARGET_LOST, partition, *lost, LOST_BEFORE, again=True)
@@ -413,7 +396,6 @@ class WorkerTaskContext:
             gap.first_offset,
             gap.last_offset,
         )
-        self.maps.ask(partition)
         self._listener.gap_asked(partition)
         return True
 
@@ -600,11 +582,9 @@ class WorkerTaskContext:
     def report_lag(
         self, partition: TopicPartition, lag_records: int, newest_ms: int, end: int = -1
     ) -> None:
-        """Pass a lag to the partition's meter."""
         self.meter(partition).report_lag(lag_records, newest_ms, self.clock.now_ms(), end)
 
     def report_forecast(self, partition: TopicPartition, forecast: Forecast | None) -> None:
-        """Pass a forecast to the meters."""
         self.meter(partition).forecast = forecast
 
     def report_finding(self, what: str, text: str, *, count: int = 1, harms: bool = True) -> None:
@@ -621,11 +601,9 @@ class WorkerTaskContext:
         )
 
     def report_figure(self, name: str, value: int) -> None:
-        """Pass a number to the flow's meter."""
         self._meter.note_figure(Figure(task=self.task_id, name=name, value=value))
 
     def report_checkpoint(self, group: str, partition: TopicPartition, latency_ms: int) -> None:
-        """Pass a latency to the flow's meter."""
         self._meter.checkpoints.note(CheckpointKey(self.task_id, group, partition), latency_ms)
 
     def meter(self, partition: TopicPartition) -> PartitionMeter:
@@ -660,16 +638,6 @@ def log_gap(gap: SourceGap) -> None:
         gap.count,
         gap.cause,
         gap.detail,
-    )
-
-
-def _mirrored(partition: SourcePartition) -> TopicPartition | None:
-    """Return the Kafka partition of a key, None for the key of another kind of source."""
-    topic, number = partition.get("topic"), partition.get("partition")
-    return (
-        TopicPartition(topic, number)
-        if isinstance(topic, str) and isinstance(number, int)
-        else None
     )
 
 

@@ -22,7 +22,7 @@ Invariants (tests of the same names):
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, final
 
@@ -97,14 +97,8 @@ class StartGuard(Protocol):
     closes that window (Connect's pre- and post-producer checks).
     """
 
-    async def fence(self, task: TaskId) -> None:
-        """Return when producers of earlier task configs can write no more; ``RetriableError``
-        else."""
-        ...
-
-    async def verify(self, task: TaskId, generation: int) -> None:
-        """Return when the task still has these configs and this worker; ``RetriableError`` else."""
-        ...
+    async def fence(self, task: TaskId) -> None: ...
+    async def verify(self, task: TaskId, generation: int) -> None: ...
 
 
 class Unguarded(StartGuard):
@@ -211,7 +205,6 @@ class TaskTransactions:
         on_doubt: OnDoubt,
         copied: CopiedSoFar | None,
     ) -> Sender:
-        """Make the Sender of the task's records (``SenderFactory``)."""
         self._sender = Sender(
             self._cluster,
             self._settings,
@@ -357,7 +350,7 @@ class TransactionCommits:
     def __init__(
         self,
         parts: TaskTransactions,
-        commit: Callable[[], Awaitable[None]],
+        commit: Callable[[], Coroutine[object, object, None]],
         pending: Callable[[], bool],
         *,
         idle_s: float,
@@ -383,7 +376,7 @@ class TransactionCommits:
     async def commit(self) -> None:
         """Commit, or join the commit that is under way (4)."""
         if self._running is None or self._running.done():
-            self._running = asyncio.create_task(self._run_commit(), name="transaction commit")
+            self._running = asyncio.create_task(self._commit_now(), name="transaction commit")
         running, is_slow = self._running, False
         while not running.done():
             await asyncio.wait({running}, timeout=SLOW_S)  # which, cancelled, leaves it running
@@ -407,6 +400,3 @@ class TransactionCommits:
         if self._running is not None:
             self._running.cancel()
             await asyncio.gather(self._running, return_exceptions=True)
-
-    async def _run_commit(self) -> None:
-        await self._commit_now()

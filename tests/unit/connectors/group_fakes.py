@@ -303,7 +303,7 @@ class FakeMap:
         if partition in self.frozen:
             await self.frozen[partition].wait()
         index = self.index_of(partition)
-        return index and own_from(index, begin, end, lambda ref: self.pages[ref.position])
+        return index and own_from(index, lambda ref: self.pages[ref.position], begin=begin, end=end)
 
     async def to_target(self, partition: TopicPartition, source_offset: int) -> Translation | None:
         index = self.index.of(partition)

@@ -29,7 +29,6 @@ from mm2py_jobs.failover.groups import (
     NOTHING_COPIED,
     BothMaps,
     Groups,
-    begin_at_least,
     by_checkpoints,
     committed_of,
     exact_of,
@@ -38,6 +37,7 @@ from mm2py_jobs.failover.groups import (
     move_all,
     moves_of,
     place_all,
+    reach_begins,
 )
 from mm2py_jobs.open_flow import FlowNow, flow_plan
 from tests.unit.jobs.test_failover_parts import ORDERS, SameNames, moved_back
@@ -423,7 +423,7 @@ async def test_a_group_that_retention_of_the_copy_has_passed_continues_at_its_be
     assert await maps.place(ORDERS, 60, None) == place
     if place >= 0:  # and without the source
         offsets = {ORDERS: OffsetToCommit("orders", 0, there, metadata="m")}
-        begin_at_least(offsets, maps._begins)
+        reach_begins(Groups(CONSUMER_GROUPS, {"g": offsets}), (), maps._begins)
         assert offsets == {ORDERS: OffsetToCommit("orders", 0, place, metadata="m")}
 
 
@@ -522,6 +522,23 @@ async def test_a_checkpoint_places_only_what_is_chosen_now_and_nothing_past_unre
     assert {tp.topic: it.offset for tp, it in found.items()} == places
     assert left in "".join(groups.left.get(group, []))
     assert bool(groups.left) == bool(left)
+
+
+async def test_a_group_by_its_checkpoints_skips_nothing_that_retention_left_or_that_comes() -> None:
+    """Its coordinator at the source does not answer, so that its offsets there are not known."""
+    clusters = cast("Any", SameNames())
+    clusters.of_groups = CHOSEN
+    clusters.policy = policy_from_config({"source.cluster.alias": "A"})
+    maps = cast("Any", BothMaps(cast("FailoverClusters", clusters)))
+    maps._forward = LostMap(200, Translation(Place.AT_END, 200))
+    empty, other = TopicPartition("orders", 1), TopicPartition("other", 0)
+    maps._begins = {it: ListedOffset(45, -1, -1, None) for it in (ORDERS, empty, other)}
+    written = Checkpoint("billing", ORDERS, 30, 30, "")
+    groups = await maps.by_checkpoints({"billing": {ORDERS: written}})
+    assert {tp: it.offset for tp, it in groups.offsets["billing"].items()} == {
+        ORDERS: 45,
+        empty: 45,
+    }
 
 
 class NothingBack:

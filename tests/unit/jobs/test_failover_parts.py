@@ -1,5 +1,6 @@
 """Parts of a failover without I/O: where a group continues, where the flow back begins, what refuses."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -29,12 +30,13 @@ from mm2py_cli.app import app
 from mm2py_cli.output import Output, Printer
 from mm2py_jobs.copy.known_maps import KnownMap
 from mm2py_jobs.copy.survey import Known
+from mm2py_jobs.failover import survey
 from mm2py_jobs.failover.clusters import FailoverClusters
 from mm2py_jobs.failover.commands import print_plan
 from mm2py_jobs.failover.driver import DriverProgress
 from mm2py_jobs.failover.flows import FlowAnswer, RestFlows, flow_now, stop_record
 from mm2py_jobs.failover.plan import FailoverPlan, FailoverRequest, WriterRow
-from mm2py_jobs.failover.quarantine import first_own_records, holes_of, spans_of
+from mm2py_jobs.failover.quarantine import end_of, first_own_records, holes_of, spans_of
 from mm2py_jobs.failover.steps import CountedEnds, FailoverSides, FencePlan
 from mm2py_jobs.failover.survey import not_copying, stays_behind, time_of_transactions, time_plan
 from mm2py_jobs.log.log_batches import LogBatch
@@ -602,18 +604,24 @@ class SameNames:
 
 
 class OwnLog:
-    """A log on the target by range: a batch for each offset, of the mirror's producer 7 or of another."""
+    """Logs on the target by range: a batch for each offset, of the mirror's producer 7 or of another;
+    read side by side."""
 
     def __init__(self, own: int) -> None:
-        self._own = own
+        self._own, self._under_way, self._enough = own, 0, asyncio.Event()
 
-    def __call__(self, _cluster: object, *, read_committed: bool) -> "OwnLog":
+    def __call__(self, _cluster: object, *, read_committed: bool, fetch_bytes: int) -> "OwnLog":
         assert not read_committed
+        assert fetch_bytes <= 64 * 1024, "of many holes, each as small as a marker"
         return self
 
     async def read(
         self, _tp: TopicPartition, first: int, end: int
     ) -> AsyncGenerator[list[LogBatch]]:
+        self._under_way += 1
+        if self._under_way >= 20:
+            self._enough.set()
+        await self._enough.wait()
         for offset in range(first, end):
             yield [
                 LogBatch(
@@ -645,13 +653,15 @@ def own_producer(batch: LogBatch) -> int:
 async def test_the_first_record_that_the_flow_back_would_copy_is_found_between_copies(
     monkeypatch: pytest.MonkeyPatch, segments: list[Segment], back_at: int, own: int, place: int
 ) -> None:
+    many = [TopicPartition("orders", it) for it in range(40)]
+
     async def maps_of(*_: object) -> dict[TopicPartition, KnownMap]:
         ids = b"\0" * 16
         page = Page(0, ids, ids, 0, -1, -1, -1, 0, tuple(segments))
-        return {ORDERS: KnownMap({0: page})}
+        return dict.fromkeys(many, KnownMap({0: page}))
 
     async def ends(*_: object, **__: object) -> dict[TopicPartition, LogEnds]:
-        return {ORDERS: LogEnds(0, 100)}
+        return dict.fromkeys(many, LogEnds(0, 100))
 
     part = "mm2py_jobs.failover.quarantine."
     monkeypatch.setattr(part + "known_maps", maps_of)
@@ -659,4 +669,58 @@ async def test_the_first_record_that_the_flow_back_would_copy_is_found_between_c
     monkeypatch.setattr(part + "RangeReader", OwnLog(own))
     monkeypatch.setattr(part + "producer_of", own_producer)
     clusters = cast("FailoverClusters", SameNames())
-    assert await first_own_records(clusters, {ORDERS: back_at}) == {ORDERS: place}
+    async with asyncio.timeout(10):
+        own_from = await first_own_records(clusters, dict.fromkeys(many, back_at))
+    assert own_from == dict.fromkeys(many, place)
+
+
+async def test_the_ages_of_what_is_not_copied_are_asked_side_by_side(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    under_way, enough = list[int](), asyncio.Event()
+
+    async def stamp(_source: object, tp: TopicPartition, start: int) -> int | None:
+        under_way.append(start)
+        if len(under_way) >= 20:
+            enough.set()
+        await enough.wait()
+        return None if tp.topic == "unknown" else start
+
+    monkeypatch.setattr("mm2py_jobs.log.open_transactions.first_stamp", stamp)
+    clusters = SameNames()
+    source = cast("Any", survey)._SurveyedSource(clusters, None, (), None, 0)
+    names = ["orders"] * 49 + ["unknown"]
+    tails = [
+        Tail(topic=it, partition=number, start=number, end=100) for number, it in enumerate(names)
+    ]
+    async with asyncio.timeout(10):
+        ages = await source._asked_ages(tails)
+    assert ages == {"orders": clusters.clock.now_ms(), "unknown": None}
+
+
+class CountedMarkers(Sequence[tuple[int, int]]):
+    """A marker at each tenth offset: commits and aborts in turn."""
+
+    def __init__(self) -> None:
+        self.read = 0
+
+    def __len__(self) -> int:
+        return 100_000
+
+    def __getitem__(self, at: Any) -> Any:
+        self.read += 1
+        return at * 10, at % 2
+
+
+@pytest.mark.parametrize(("last_offset", "end"), [(8, 1), (500_003, 1), (500_013, 0), (10**6, -1)])
+def test_the_marker_that_ends_a_batch_is_found_among_those_of_thousands_of_transactions(
+    monkeypatch: pytest.MonkeyPatch, last_offset: int, end: int
+) -> None:
+    def of_seven(_batch: LogBatch) -> int:
+        return 7
+
+    monkeypatch.setattr("mm2py_jobs.failover.quarantine.producer_of", of_seven)
+    markers, transactional = CountedMarkers(), 0x10
+    batch = LogBatch(memoryview(b""), last_offset, last_offset, 1, transactional, 0, 0)
+    assert end_of(batch, {7: markers}) == end
+    assert markers.read < 30

@@ -492,7 +492,7 @@ async def test_what_a_killed_task_copied_behind_its_map_is_not_reported_as_lost(
     assert all(it.cause.startswith(f"gone{text}") for it in events.reported)
     segments = maps.of(ORDERS).take()[-1].segments[1:]
     assert [(it.source, it.records, it.mark) for it in segments] == marks
-    maps.ask(ORDERS)
+    assert not maps.opens(ORDERS)
     maps.count(ORDERS, behind)  # it is not waited for any more
     assert listener.covered == [62]
     assert not context.withheld()

@@ -386,7 +386,7 @@ async def test_a_job_whose_driver_is_gone_is_not_shown_as_running() -> None:
     stage = Stage()
     await stage.store.start()
     await stage.store.post([RUNNING])
-    assert not await stage.passing(stage.driver.is_driven())
+    assert not await stage.passing(stage.claim.is_driven())
     assert stage.store.job is not None
     shown = report(without_driver(stage.store.job), [])
     assert shown["state"] == "FAILED"
