@@ -1289,7 +1289,7 @@ static int open_given(PyObject *object, Given *column)
     if (object == Py_None)
         return 0;
     if (!PyTuple_Check(object) ||
-        !PyArg_ParseTuple(object, "Oy*OLL", &bits, &column->ends, &data, &first, &rows))
+        !PyArg_ParseTuple(object, "Oy*O" "LL", &bits, &column->ends, &data, &first, &rows))
         return PyErr_Occurred() ? -1 : damaged("a column is no tuple");
     if ((bits != Py_None && PyObject_GetBuffer(bits, &column->bits, PyBUF_SIMPLE) < 0) ||
         (data != Py_None && PyObject_GetBuffer(data, &column->data, PyBUF_SIMPLE) < 0))
