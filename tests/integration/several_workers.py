@@ -239,7 +239,15 @@ class Workers:
             now = ends(self.flow.target, self.flow.remote(topic))
             return bool(before) and all(now.get(p, 0) > end for p, end in before.items())
 
-        until(grown, timeout_s, lambda: f"all partitions of {topic}: {self._describe()}")
+        source = ends(self.flow.source, topic)
+        until(
+            grown,
+            timeout_s,
+            lambda: (
+                f"all partitions of {topic}: source {source}, now {ends(self.flow.source, topic)}; copy {before}, now "
+                f"{ends(self.flow.target, self.flow.remote(topic))}; {self._describe()}"
+            ),
+        )
         return time.monotonic() - began
 
     def wait_for_start(self, topic: str) -> None:
