@@ -27,6 +27,8 @@ Invariants, tests of the same names:
    (``mm2py.mirror.offset_lookup``).
 9. The map of another incarnation begins where the known copies of the one before end on the target:
    what a task that was killed had copied of it lies after that.
+10. Each page is true without those behind it, as where a task is killed between the writes of two
+   pages: it covers nothing that only a later one has, and names the producer id of what follows it.
 """
 
 from collections import deque
@@ -189,9 +191,9 @@ class PartitionMap:
     """
 
     __slots__ = (
-        "_covered", "_next_source", "_next_target", "_number", "_older", "_pending", "_records", "_segments", "_source",
-        "_target", "begins", "changed", "cut_below", "epoch", "former_end", "position", "producer_from", "producer_id",
-        "source_id", "target_id",
+        "_covered", "_former_producer", "_next_source", "_next_target", "_number", "_older", "_pending", "_records",
+        "_segments", "_source", "_target", "begins", "changed", "cut_below", "epoch", "former_end", "position",
+        "producer_from", "producer_id", "source_id", "target_id",
     )  # fmt: skip
 
     def __init__(self, page: Page | None = None, older: Sequence[PageRef] = ()) -> None:
@@ -208,6 +210,8 @@ class PartitionMap:
         """What the copies are written with, as ``Page`` has it."""
         self.producer_from = page.producer_from if page is not None else -1
         """Target offset where it began to write."""
+        self._former_producer = -1, -1
+        """The same of the one that wrote before it, if since the start."""
         self.begins = 0
         """Source offset where the copy begins, of an empty map: what the logs hold below is not
         known (8)."""
@@ -382,6 +386,8 @@ class PartitionMap:
         """Name the target topic's incarnation, and the producer id of the copies after the end of
         its log."""
         if producer_id != self.producer_id:
+            if log_end != self.producer_from:  # else it wrote nothing
+                self._former_producer = self.producer_id, self.producer_from
             self.producer_id, self.producer_from = producer_id, log_end
             self.changed = True
         if target_id != self.target_id:
@@ -521,8 +527,8 @@ class PartitionMap:
         segments = self._drain()
         pages: list[Page] = []
         while True:
-            pages.append(self._page(segments[:PAGE_SEGMENTS]))
-            del segments[:PAGE_SEGMENTS]
+            part, segments = segments[:PAGE_SEGMENTS], segments[PAGE_SEGMENTS:]
+            pages.append(self._page(part, segments))
             if not segments:
                 break
             self._older.append(PageRef(self._number, -1, *_span(pages[-1].segments)))
@@ -544,9 +550,18 @@ class PartitionMap:
 
     # ---- inside
 
-    def _page(self, segments: list[Segment]) -> Page:
+    def _page(self, segments: list[Segment], behind: list[Segment]) -> Page:
+        """Return the page of some segments, with those that are left for later ones (10)."""
+        covered, epoch = self._covered, self.epoch
+        producer = self.producer_id, self.producer_from
+        # What the target lost is covered all the same.
+        follows = next((it for it in behind if it.mark is not Mark.TARGET_LOST), None)
+        if follows is not None:
+            covered, epoch = min(covered, follows.source), -1
+            if follows.target < self.producer_from:
+                producer = self._former_producer
         ids = self.source_id, self.target_id
-        state = self._covered, self.position, self.epoch, self.producer_id, self.producer_from
+        state = covered, self.position, epoch, *producer
         return Page(self._number, *ids, *state, tuple(segments))
 
     def _begin(self, source: int, records: int, target: int) -> TargetLoss | None:

@@ -7,16 +7,20 @@ number of turns of the event loop; requests that it had sent may reach the log l
 import asyncio
 import random
 from collections import deque
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from math import inf
 from typing import Final
 
 import pytest
 
 from mm2py.api.context import EventKind, SourceGap
 from mm2py.client.connect.cluster import Cluster
+from mm2py.client.permit import Permit
+from mm2py.client.send.record_writer import RecordWriter
 from mm2py.client.send.sender import Sender
 from mm2py.client.send.tail import Identical
+from mm2py.client.send.transactions import Transactions
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.clients import ConnectionSettings, ProducerSettings
 from mm2py.errors import ConnectionFailedError, TargetMovedError
@@ -25,14 +29,15 @@ from mm2py.mirror.offset_map import Page, PageRef, decode_page, decode_page_key
 from mm2py.mirror.source_offsets import committed_topic_id, mirror_source_partition, next_offset
 from mm2py.observability.metrics import Metrics
 from mm2py.protocol.batch_stage import sign
-from mm2py.protocol.record_batch import HEADER, RecordBatch
+from mm2py.protocol.record_batch import HEADER, TRANSACTIONAL_FLAG, RecordBatch
 from mm2py.protocol.records import NewRecord, decode_batches, encode_batch
 from mm2py.protocol.topics import NO_TOPIC_ID
 from mm2py.runtime.tasks.offset_committer import OffsetCommitter
 from mm2py.runtime.tasks.offset_maps import TaskOffsetMaps
 from mm2py.runtime.tasks.task_context import WorkerTaskContext
 from mm2py.storage.memory import MemoryTable, MemoryTopic
-from mm2py.storage.offset_map_store import OffsetMapStore
+from mm2py.storage.offset_map_store import MapsOver, OffsetMapStore, page_entries
+from mm2py.storage.table import Entry, Handler
 from mm2py.testing.waiting import eventually
 from mm2py.types import TopicPartition
 from tests.kit.fakes.batches import source_batch
@@ -42,6 +47,8 @@ from tests.unit.runtime.test_offset_maps import ORDERS, restored
 
 PRODUCE = 0
 SOURCE, TARGET = TopicPartition("orders", 0), TopicPartition("A.orders", 0)
+MAPS, NAME, POSITION = TopicPartition("maps", 0), "A-mm2-MirrorSourceConnector-0", b"position"
+"""Where lives in transactions write what the others write into memory."""
 RECORDS = 120
 SEEDS = 25
 CLIENT = 999
@@ -60,14 +67,47 @@ class World:
         self.maps = MemoryTopic("mm2py-offset-map.A.internal")
         self.position = -1
         self.late: list[Hold] = []
-        self.identical, self.has_client = Identical.PREFER, False
+        self.identical, self.has_client, self.has_late = Identical.PREFER, False, True
+        self.kinds = 10 * RECORDS
+        """How many different records there are."""
+        self.is_slow = False
+        """Whether each post of the map takes some turns."""
+        self.pause = self.chance.choice([0, 10])
+        """Most turns of the loop between two batches of the source."""
+        self._taken = 0
 
         self.begun = [(0, -1)]
         """Where copies began: log end of the target, and the position that was set."""
 
+    def store(self) -> OffsetMapStore:
+        """Return the maps as a process reads and writes them."""
+        table = SlowTable(self.maps) if self.is_slow else MemoryTable(self.maps)
+        return OffsetMapStore(table, self.read)
+
+    @property
+    def values(self) -> list[int]:
+        """What a whole copy has."""
+        return [it % self.kinds for it in self.offsets]
+
+    async def settle(self, broker: FakeBroker) -> None:
+        """Wait until what was sent has arrived; end the transaction, and take what was committed."""
+        await eventually(lambda: broker.connections == 0)
+        broker.cluster.transactions.time_out(NAME)
+        broker.cluster.write_markers()
+        committed = broker.cluster.transactions.committed
+        for batch in committed[self._taken :]:
+            (decoded,) = decode_batches(batch.data)
+            records = decoded.records if batch.partition == MAPS else ()
+            for it in records:
+                if it.key == POSITION:
+                    self.position = int(it.value or b"")
+                else:
+                    self.maps.append(it.key, it.value)
+        self._taken = len(committed)
+
     async def set_back(self, log_end: int) -> None:
         """Set the position back by hand, to one that the map cannot take for its own."""
-        store = OffsetMapStore(MemoryTable(self.maps), self.read)
+        store = self.store()
         await store.start()
         stored = (await store.load([SOURCE])).get(SOURCE)
         if stored is None:
@@ -94,17 +134,62 @@ class World:
         while left:
             count = self.chance.randint(1, 5)
             part, left = left[:count], left[count:]
-            records = [NewRecord(None, b"%d" % it, (), self.stamp) for it in part]
+            records = [NewRecord(None, b"%d" % (it % self.kinds), (), self.stamp) for it in part]
             yield source_batch(part, records)
+
+
+class SlowTable:
+    """A table whose posts reach the topic one after the other."""
+
+    def __init__(self, topic: MemoryTopic) -> None:
+        self._table = MemoryTable(topic)
+        self.topic, self.stop, self.read_to_end = (
+            topic.name,
+            self._table.stop,
+            self._table.read_to_end,
+        )
+        self._last: asyncio.Task[int] | None = None
+
+    async def start(self, handle: Handler, again: object = None) -> None:
+        del again
+        await self._table.start(handle)
+
+    def post(self, entries: Sequence[Entry]) -> "asyncio.Future[int]":
+        self._last = asyncio.create_task(self._post(entries, self._last))
+        return self._last
+
+    async def _post(self, entries: Sequence[Entry], before: "asyncio.Task[int] | None") -> int:
+        if before is not None:
+            await asyncio.wait({before})
+        await asyncio.sleep(0)
+        return await self._table.post(entries)
+
+
+class CommittedMaps(MapsOver):
+    """Pages that wait for their transaction."""
+
+    def __init__(self, maps: OffsetMapStore) -> None:
+        super().__init__(maps)
+        self.entries: list[Entry] = []
+
+    async def write(self, pages: Mapping[TopicPartition, Sequence[Page]]) -> None:
+        self.entries += page_entries(pages)
 
 
 class Worker:
     """One life of a task."""
 
-    def __init__(self, world: World, cluster: Cluster) -> None:
+    def __init__(
+        self, world: World, cluster: Cluster, transactions: Transactions | None = None
+    ) -> None:
         self.world = world
-        self.store = OffsetMapStore(MemoryTable(world.maps), world.read)
-        self.maps = TaskOffsetMaps(self.store, world.identical)
+        self.store = world.store()
+        self.pages = CommittedMaps(self.store)
+        self.maps = TaskOffsetMaps(
+            self.store if transactions is None else self.pages,
+            world.identical if transactions is None else Identical.OFF,
+            in_transactions=transactions is not None,
+        )
         self.acknowledged = -1
         self.moved = asyncio.Event()
         self.failed: list[Exception] = []
@@ -115,6 +200,7 @@ class Worker:
             on_delivered=self._delivered,
             on_failed=self._on_failed,
             copied=self.maps,
+            transactions=transactions,
         )
 
     def _delivered(
@@ -143,6 +229,8 @@ class Worker:
         self.acknowledged = position - 1
         for batch in world.batches(max(position, 0)):
             self.sender.enqueue(SOURCE, TARGET, [batch])
+            for _ in range(world.chance.randint(0, world.pause)):
+                await asyncio.sleep(0)
             if world.chance.random() < 0.2:
                 await self.commit()
         while self.acknowledged < last and not self.failed:
@@ -164,12 +252,55 @@ class Worker:
         self.maps.stored({SOURCE: position})
 
 
+class InTransactions(Worker):
+    """One life of a task with exactly-once support: map and position are committed with the records."""
+
+    def __init__(self, world: World, cluster: Cluster) -> None:
+        self.permit = Permit(SYSTEM_CLOCK, until_s=inf)
+        self.transactions = Transactions(
+            cluster, NAME, timeout_ms=60_000, clock=SYSTEM_CLOCK, permit=self.permit
+        )
+        self.writer = RecordWriter(
+            cluster,
+            ProducerSettings(connection=cluster.settings),
+            clock=SYSTEM_CLOCK,
+            permit=self.permit,
+            transactions=self.transactions,
+        )
+        super().__init__(world, cluster, self.transactions)
+
+    async def run(self) -> None:
+        await self.writer.start()
+        await super().run()
+
+    async def commit(self) -> None:
+        await self.transactions.settle()
+        position = self.acknowledged
+        if position >= 0:
+            self.maps.taken({SOURCE: position}, {SOURCE: -1}, with_maps=True)
+            await self.maps.write()
+            entries, self.pages.entries = self.pages.entries, []
+            entries.append((POSITION, b"%d" % (position + 1)))
+            await self.writer.write(MAPS, [NewRecord(*entry, (), -1) for entry in entries])
+        await self.transactions.commit()
+
+    async def close(self) -> None:
+        """End it where it is: nothing is aborted."""
+        self.permit.abandon()
+        await self.writer.close()
+        await self.transactions.close()
+
+
 def records_of(broker: FakeBroker) -> list[int]:
-    """Return what is in the target's log, without what a client wrote."""
+    """Return what a reader of the target's log gets, without what a client wrote."""
+    transactions = broker.cluster.transactions
+    committed = {it.base_offset for it in transactions.committed if it.partition == TARGET}
+    headers = [(HEADER.unpack_from(data), data) for data in broker.log(TARGET)]
     return [
         int(record.value or b"")
-        for data in broker.log(TARGET)
-        if HEADER.unpack_from(data)[9] not in (-1, CLIENT)
+        for header, data in headers
+        if header[9] not in (-1, CLIENT)
+        and (header[0] in committed or not header[5] & TRANSACTIONAL_FLAG)
         for batch in decode_batches(data)
         for record in batch.records
     ]
@@ -187,7 +318,9 @@ def write_the_same(world: World, broker: FakeBroker) -> None:
 
 
 @asynccontextmanager
-async def worker(world: World, broker: FakeBroker) -> AsyncGenerator[Worker]:
+async def worker(
+    world: World, broker: FakeBroker, kind: type[Worker] = Worker
+) -> AsyncGenerator[Worker]:
     settings = ConnectionSettings(
         bootstrap_servers=(("127.0.0.1", broker.port),),
         reconnect_backoff_ms=1,
@@ -197,18 +330,20 @@ async def worker(world: World, broker: FakeBroker) -> AsyncGenerator[Worker]:
     )
     cluster = Cluster(settings, alias="B")
     await cluster.connect()
-    life = Worker(world, cluster)
+    life = kind(world, cluster)
     try:
         yield life
     finally:
+        if isinstance(life, InTransactions):
+            await life.close()
         await life.sender.close()
         await cluster.close()
 
 
-async def end_at_any_moment(world: World, broker: FakeBroker) -> None:
+async def end_at_any_moment(world: World, broker: FakeBroker, kind: type[Worker] = Worker) -> None:
     """Let a worker live for some turns of the loop; what it sent last may arrive later."""
-    late = world.chance.random() < 0.6
-    async with worker(world, broker) as life:
+    late = world.chance.random() < 0.6 and world.has_late
+    async with worker(world, broker, kind) as life:
         running = asyncio.create_task(life.run())
         turns = world.chance.randint(0, 250)
         at = world.chance.randint(0, turns)
@@ -220,7 +355,7 @@ async def end_at_any_moment(world: World, broker: FakeBroker) -> None:
             await asyncio.sleep(0)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-        if world.chance.random() < 0.3:  # it ends in order
+        if kind is Worker and world.chance.random() < 0.3:  # it ends in order
             await life.commit()
             await life.maps.settle()
         assert all(isinstance(it, TargetMovedError) for it in life.failed)
@@ -228,10 +363,10 @@ async def end_at_any_moment(world: World, broker: FakeBroker) -> None:
         broker.hold(PRODUCE).release()  # those of the successor do not wait
 
 
-async def run_to_the_end(world: World, broker: FakeBroker) -> None:
+async def run_to_the_end(world: World, broker: FakeBroker, kind: type[Worker] = Worker) -> None:
     """Start workers until one has copied everything; late requests come in between."""
     while True:
-        async with worker(world, broker) as life:
+        async with worker(world, broker, kind) as life:
             running = asyncio.create_task(life.run())
             for _ in range(world.chance.randint(0, 200)):
                 await asyncio.sleep(0)
@@ -246,7 +381,27 @@ async def run_to_the_end(world: World, broker: FakeBroker) -> None:
 
 @pytest.mark.parametrize("number", range(SEEDS))
 async def test_nothing_is_lost_or_doubled_whenever_a_worker_ends(number: int, seed: int) -> None:
+    await each_is_copied_once(World(seed + number))
+
+
+@pytest.mark.parametrize("number", range(SEEDS))
+async def test_nothing_is_lost_or_doubled_where_a_worker_ends_between_two_pages_of_its_map(
+    number: int, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Records are alike: the count of those behind the map's end decides."""
+    monkeypatch.setattr("mm2py.mirror.offset_map.PAGE_SEGMENTS", 2)
+    monkeypatch.setattr("mm2py.storage.offset_map_store.batched", one_by_one)
     world = World(seed + number)
+    world.is_slow, world.kinds = True, world.chance.choice([2, world.kinds])
+    await each_is_copied_once(world)
+
+
+def one_by_one(entries: Sequence[Entry]) -> list[Sequence[Entry]]:
+    return [[it] for it in entries]
+
+
+async def each_is_copied_once(world: World) -> None:
+    """Let workers live and end, the last one at the end of the source; compare records and map."""
     async with FakeBroker(topics={TARGET.topic: 1}) as broker:
         for _ in range(world.chance.randint(1, 6)):
             await end_at_any_moment(world, broker)
@@ -258,8 +413,8 @@ async def test_nothing_is_lost_or_doubled_whenever_a_worker_ends(number: int, se
         await run_to_the_end(world, broker)
         await eventually(lambda: broker.connections == 0)
         stored = records_of(broker)
-    assert stored == world.offsets
-    store = OffsetMapStore(MemoryTable(world.maps), world.read)
+    assert stored == world.values
+    store = world.store()
     await store.start()
     index = store.index.of(SOURCE)
     assert index is not None
@@ -285,6 +440,28 @@ async def test_nothing_is_lost_where_a_client_writes_the_same_records(
 
 
 @pytest.mark.parametrize("number", range(SEEDS))
+async def test_nothing_is_lost_or_doubled_where_lives_with_and_without_transactions_alternate(
+    number: int, seed: int
+) -> None:
+    """Clients write the same records: after a life in transactions none of the log's tail is a copy."""
+    world = World(seed + number)
+    world.has_late, world.has_client = False, True
+    world.identical = world.chance.choice([Identical.PREFER, Identical.OFF])
+    topics, versions = {TARGET.topic: 1, MAPS.topic: 1}, {PRODUCE: (3, 11)}
+    async with FakeBroker(topics=topics, versions=versions) as broker:
+        for _ in range(world.chance.randint(2, 6)):
+            await end_at_any_moment(world, broker, world.chance.choice(KINDS))
+            await world.settle(broker)
+            write_the_same(world, broker)
+        await run_to_the_end(world, broker, world.chance.choice(KINDS))
+        await world.settle(broker)
+        assert records_of(broker) == world.offsets
+
+
+KINDS: Final = [Worker, InTransactions]
+
+
+@pytest.mark.parametrize("number", range(SEEDS))
 async def test_what_is_copied_again_is_whole_whenever_a_worker_ends(number: int, seed: int) -> None:
     world = World(seed + number)
     async with FakeBroker(topics={TARGET.topic: 1}) as broker:
@@ -304,7 +481,7 @@ async def test_what_is_copied_again_is_whole_whenever_a_worker_ends(number: int,
         part, whole = stored[first:end], [it for it in world.offsets if it >= position]
         assert part == (whole if end == len(stored) else whole[: len(part)])
         newest |= {source: first + at for at, source in enumerate(part)}
-    store = OffsetMapStore(MemoryTable(world.maps), world.read)
+    store = world.store()
     await store.start()
     index = store.index.of(SOURCE)
     assert index is not None

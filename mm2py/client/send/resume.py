@@ -131,11 +131,7 @@ class LaneResume:
             elif 0 <= known[lane] < end:
                 ours = self._copied.producer(lane.source)
                 read = partial(self._read, lane.target)
-                tail = LaneTail(lane.target, known[lane], end, read, ours)
-                # Tasks with transactions keep no producer id: what
-                # the last one wrote after the map was aborted.
-                tail.is_aborted = lane.transactional and ours.producer_id < 0
-                beginnings[lane] = tail
+                beginnings[lane] = LaneTail(lane.target, known[lane], end, read, ours)
             else:
                 beginnings[lane] = LaneBeginning(end)
         begun = [

@@ -5,8 +5,8 @@ batches are compared with it, in order -> those in the log count as delivered, a
 in part is cut -> the rest is sent. A record is recognised by its timestamp, key, value and headers,
 in any batch with the producer id of the copies; anything else in the tail is another writer's: an
 id is stored together with a map that has what the one before it wrote. Where none is stored, the
-contents alone decide. The map is written after the records (``offset_maps``), so after a crash the
-log may be ahead of it.
+copies were written in transactions, each with its map: none of the tail is a copy. The map is
+written after the records (``offset_maps``), so after a crash the log may be ahead of it.
 
 Invariants, tests of the same names:
 
@@ -163,6 +163,8 @@ class _Stored:
     data: Bytes
     gone_before: int
     """Offsets before it that no batch has; markers and transactions have theirs."""
+    first: int
+    """Offset where the tail begins in it."""
 
     @property
     def is_append_timed(self) -> bool:
@@ -172,7 +174,8 @@ class _Stored:
         """Whether the records were forwarded unchanged: the same bytes after the header."""
         # Fast path: equal bytes need no decompression. Header fields that
         # we or the broker write (offset, producer, CRC) are left out.
-        if self.count != batch.count or len(self.data) != len(batch.data):
+        is_whole = self.first == self.base_offset
+        if not is_whole or self.count != batch.count or len(self.data) != len(batch.data):
             return False
         ours, theirs = HEADER.unpack_from(batch.data), HEADER.unpack_from(self.data)
         # Same codec and first timestamp: record timestamps are deltas to it.
@@ -180,10 +183,11 @@ class _Stored:
         return same and memoryview(self.data)[HEADER_BYTES:] == batch.data[HEADER_BYTES:]
 
     def contents(self) -> list[tuple[int, Content]]:
-        """Return target offset and content of each record."""
+        """Return target offset and content of each record of the tail."""
         return [
             (self.base_offset + delta, content)
             for delta, content in _contents(self.data, timed=not self.is_append_timed)
+            if self.base_offset + delta >= self.first
         ]
 
 
@@ -205,7 +209,7 @@ class LaneTail:
         start: int,
         end: int,
         read: Callable[[int], Awaitable[FetchedPartition]],
-        kept: KeptProducer = NO_PRODUCER,
+        kept: KeptProducer,
     ) -> None:
         self.target, self.start, self.end = target, start, end
         self._read, self._kept = read, kept
@@ -223,8 +227,6 @@ class LaneTail:
         """Bytes that were read after the last recognised record."""
         self._opened = -1  # producer id of what is in ``_open``
         self.is_over = start >= end
-        self.is_aborted = False
-        """Whether all that is ours in it was aborted, so that none of it is copied twice."""
         self.has_holes = False
         """Whether records are gone that may have been copies of what comes next."""
         self._next = self._batch_end = start
@@ -237,6 +239,11 @@ class LaneTail:
         self._offered: list[int] = []
         """Hashes of the records that may be the one behind the hole."""
         self._offered_batches = self._aligned_to = 0
+
+    @property
+    def is_aborted(self) -> bool:
+        """Whether all that is ours in it was aborted, so that none of it is copied twice."""
+        return self._kept.producer_id < 0
 
     @property
     def left(self) -> int:
@@ -267,7 +274,7 @@ class LaneTail:
             FatalServerError: it may not be read.
         """
         position, records, passed_bytes = self.start, 0, 0
-        is_known = self._kept.producer_id >= 0 or self.is_aborted
+        is_known = True
         while position < self.end and passed_bytes <= COUNTED_BYTES:
             fetched = await self._read(position)
             before, position = position, max(position, fetched.log_start_offset)
@@ -276,13 +283,14 @@ class LaneTail:
                 base, last, count = header[0], header[0] + header[6], header[12]
                 if last < position or base >= self.end:
                     continue
-                gone += max(0, base - position)
+                first = max(base, position)
+                gone += first - position
                 position = last + 1
                 is_control = header[5] & (CONTROL_FLAG | TRANSACTIONAL_FLAG)
                 if is_control or not count or self._is_of_another(header):
                     passed_bytes += header[1]
                     continue
-                records, passed_bytes = records + last + 1 - base, 0
+                records, passed_bytes = records + last + 1 - first, 0
                 # What is gone of it may have been a copy.
                 is_known &= count == last + 1 - base
             if position == before and fetched.high_watermark >= self.end:
@@ -296,7 +304,7 @@ class LaneTail:
         as that was not settled."""
         if self._gone or self.is_over or not await self._has_records():
             return 0
-        if not self._open:
+        while not self._open:
             stored = self._stored[0]
             # Fewer records than offsets: compaction removed
             # some within the batch, which keeps its range.
@@ -304,6 +312,9 @@ class LaneTail:
             if whole and not stored.gone_before and self._next >= self._batch_end:
                 return 0
             self._open_next()
+            # Of the batch that the tail begins in there may be none behind its start.
+            if not await self._has_records():
+                return 0
         return self._open[0][0] - self._next
 
     def align(self, batches: Sequence[RecordBatch], hole: int) -> bool:
@@ -423,7 +434,7 @@ class LaneTail:
         self._passed_bytes += len(stored.data)
         self._timed, self._opened = not stored.is_append_timed, stored.producer[0]
         gone = stored.gone_before + max(0, self._batch_end - self._next)
-        self._next, self._batch_end = stored.base_offset - gone, stored.last_offset + 1
+        self._next, self._batch_end = stored.first - gone, stored.last_offset + 1
         self._open.extend(stored.contents())
 
     async def _has_records(self) -> bool:
@@ -451,7 +462,8 @@ class LaneTail:
             last, attributes, count = fields[0] + fields[6], fields[5], fields[12]
             # A fetch from the middle of a batch returns it whole.
             if last >= self._position and fields[0] < self.end:
-                self._unread_gone += max(0, fields[0] - self._position)
+                first = max(fields[0], self._position)
+                self._unread_gone += first - self._position
                 # A transaction of ours includes its map: after the
                 # map's end a transactional batch is aborted or foreign.
                 if attributes & (CONTROL_FLAG | TRANSACTIONAL_FLAG) or not count:
@@ -464,13 +476,14 @@ class LaneTail:
                     self.writers[fields[9]] = _writer(fields)
                     producer = fields[9], fields[10]
                     gone, self._unread_gone = self._unread_gone, 0
-                    self._stored.append(_Stored(fields[0], count, last, producer, data, gone))
+                    stored = _Stored(fields[0], count, last, producer, data, gone, first)
+                    self._stored.append(stored)
                 self._position = last + 1
 
     def _is_of_another(self, header: Sequence[int]) -> bool:
         """Whether a batch is another writer's: equal contents do not make it a copy."""
-        producer_id = self._kept.producer_id
-        return self.is_aborted if producer_id < 0 else header[9] != producer_id
+        # Clients without an id have -1 too.
+        return header[9] != self._kept.producer_id or header[9] < 0
 
 
 # ---- records

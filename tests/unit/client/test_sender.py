@@ -567,8 +567,8 @@ class Owner:
 
 @pytest.mark.parametrize(
     ("transactional", "kept", "doubts"),
-    [(True, -1, []), (True, 7, [(0, 2)]), (False, -1, [(0, 2)])],
-    ids=["aborted", "of a lane", "without transactions"],
+    [(True, -1, []), (True, 7, [(0, 2)]), (False, -1, []), (False, 7, [(0, 2)])],
+    ids=["aborted", "of a lane", "transactions before", "without transactions"],
 )
 async def test_a_tail_that_is_gone_is_no_doubt_where_all_of_it_was_aborted(
     transactional: bool, kept: int, doubts: list[tuple[int, int]]

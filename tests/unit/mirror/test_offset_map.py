@@ -201,6 +201,21 @@ def grown(pages: int) -> PartitionMap:
     return partition
 
 
+def test_invariant_10_a_page_is_true_without_those_that_are_written_with_it() -> None:
+    partition = grown(2)
+    partition.writes_to(NEW, 7, 0)
+    partition.writes_to(NEW, 8, PAGE_SEGMENTS + 9)
+    partition.writes_to(NEW, 9, PAGE_SEGMENTS + 9)  # the one before wrote nothing
+    partition.add(10_000, 1, 2 * PAGE_SEGMENTS)
+    partition.note(Segment(10_001, 5, 0, Mark.SOURCE_LOST))
+    found = [(it.covered, it.producer_id, it.producer_from) for it in partition.take()]
+    assert found == [
+        (2 * PAGE_SEGMENTS, 7, 0),  # what is behind it may be there, written with 7
+        (10_000, 9, PAGE_SEGMENTS + 9),
+        (10_001, 9, PAGE_SEGMENTS + 9),
+    ]
+
+
 def test_only_pages_below_both_logs_expire_and_the_newest_stays() -> None:
     partition = grown(3)
     partition.take()
