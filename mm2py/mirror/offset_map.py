@@ -206,7 +206,7 @@ class PartitionMap:
         """Where the copy continues by the stored position; -1 for none."""
         self.epoch = page.epoch if page is not None else -1
         """Leader epoch of the record before ``covered``; -1 unknown."""
-        self.producer_id = page.producer_id if page is not None else -1
+        self.producer_id: int = page.producer_id if page is not None else -1
         """What the copies are written with, as ``Page`` has it."""
         self.producer_from = page.producer_from if page is not None else -1
         """Target offset where it began to write."""
@@ -560,9 +560,8 @@ class PartitionMap:
             covered, epoch = min(covered, follows.source), -1
             if follows.target < self.producer_from:
                 producer = self._former_producer
-        ids = self.source_id, self.target_id
-        state = covered, self.position, epoch, *producer
-        return Page(self._number, *ids, *state, tuple(segments))
+        ids, position = (self.source_id, self.target_id), self.position
+        return Page(self._number, *ids, covered, position, epoch, *producer, tuple(segments))
 
     def _begin(self, source: int, records: int, target: int) -> TargetLoss | None:
         """Begin a run, after what is due before it."""
