@@ -3,7 +3,7 @@
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextvars import Context, copy_context
 from logging import Logger
 from typing import Final, Generic, Literal, Protocol, TypeVar, final
@@ -21,6 +21,7 @@ together."""
 _LONG_S: Final = 0.5
 _ROUNDING_S: Final = 0.01
 
+A = TypeVar("A")
 T = TypeVar("T")
 
 
@@ -224,15 +225,28 @@ async def wait_or_stop(clock: Clock, seconds: float, stop: asyncio.Event) -> boo
     return stop.is_set()
 
 
-async def together(*loops: Coroutine[object, object, None]) -> None:
-    """Run endless loops: with an error of one, or the end of this call, none of them goes on."""
-    running = [asyncio.ensure_future(it) for it in loops]
+async def together(*works: Coroutine[object, object, T]) -> list[T]:
+    """Return what each returns; endless loops return nothing. With an error of one, or the end of
+    this call, none of them continues."""
+    running = [asyncio.ensure_future(it) for it in works]
     try:
-        await asyncio.gather(*running)
+        return await asyncio.gather(*running)
     finally:
         for each in running:
             each.cancel()
         await asyncio.gather(*running, return_exceptions=True)
+
+
+async def each_of(items: Iterable[A], ask: Callable[[A], Awaitable[T]], *, at_once: int) -> list[T]:
+    """Return what ``ask`` returns of each item, ``at_once`` of them at a time; ends as
+    ``together``."""
+    turns = asyncio.Semaphore(at_once)
+
+    async def one(item: A) -> T:
+        async with turns:
+            return await ask(item)
+
+    return await together(*map(one, items))
 
 
 async def or_stop(work: Coroutine[object, object, T], stop: asyncio.Event) -> T | None:

@@ -6,9 +6,8 @@ Flow: ``Tail`` -> the source's log, record by record ->
 plus a header with the source offset, by which a later run knows what is already kept.
 """
 
-import asyncio
 from bisect import bisect_right
-from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from operator import itemgetter
@@ -19,6 +18,7 @@ from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.permit import UNLIMITED
 from mm2py.client.send.record_writer import RecordWriter
+from mm2py.clock import each_of
 from mm2py.errors import ServerError
 from mm2py.mirror.failovers import LogPlace, Tail, quarantine_topic
 from mm2py.mirror.ledger import LedgerRecord, encode_ledger_record, ledger_topic, topic_id_text
@@ -288,36 +288,40 @@ async def reverse_starts(
         for tp, of_partition in maps.items()
     }
     logs = await log_ends(clusters.target, [it.tp for it in ends_there], read_committed=False)
-    own = _OwnRecords(clusters.target, await clusters.target_looping())
+    looks = {it.tp: max(back_at.get(it.tp, 0), logs[it.tp].start) for it in ends_there}
+    found = await _first_own(
+        clusters,
+        [
+            (tp, copies, max(at, copies[0][0]))
+            for tp, at in looks.items()
+            if (copies := spans.get(tp))
+        ],
+    )
+    return [replace(it, offset=found.get(it.tp, max(looks[it.tp], it.offset))) for it in ends_there]
 
-    async def start(it: LogPlace) -> LogPlace:
-        least, copies = max(back_at.get(it.tp, 0), logs[it.tp].start), spans.get(it.tp)
-        if not copies:
-            return replace(it, offset=max(least, it.offset))
-        return replace(it, offset=await own.first(it.tp, copies, max(least, copies[0][0])))
 
-    return await asyncio.gather(*map(start, ends_there))
+async def _first_own(
+    clusters: FailoverClusters,
+    looks: Sequence[tuple[TopicPartition, Sequence[tuple[int, int]], int]],
+) -> dict[TopicPartition, int]:
+    """Look between copies: partition, target ranges of the copies, and where to begin -> the first
+    record from there on that no mirror wrote, else the end of the copies."""
+    reader = RangeReader(clusters.target, read_committed=False, fetch_bytes=HOLE_BYTES)
+    looping = await clusters.target_looping()
 
-
-class _OwnRecords:
-    """Looks between the copies of target partitions, of many at once."""
-
-    def __init__(self, target: Cluster, looping: frozenset[int]) -> None:
-        self._reader = RangeReader(target, read_committed=False, fetch_bytes=HOLE_BYTES)
-        self._looping, self._turns = looping, asyncio.Semaphore(_AT_ONCE)
-
-    async def first(self, tp: TopicPartition, spans: Sequence[tuple[int, int]], at: int) -> int:
-        """Return the first record from ``at`` on that no mirror wrote, else the end of the
-        copies."""
-        async with self._turns:
-            for number, (first, end) in enumerate(holes_of(spans, at)):
-                if number == MOST_HOLES:
-                    return first
-                async for batches in self._reader.read(tp, first, end):
-                    for batch in batches:
-                        if producer_of(batch) not in self._looping:
-                            return max(first, batch.base_offset)
+    async def first_of(look: tuple[TopicPartition, Sequence[tuple[int, int]], int]) -> int:
+        tp, spans, at = look
+        for number, (first, end) in enumerate(holes_of(spans, at)):
+            if number == MOST_HOLES:
+                return first
+            async for batches in reader.read(tp, first, end):
+                for batch in batches:
+                    if producer_of(batch) not in looping:
+                        return max(first, batch.base_offset)
         return max(at, spans[-1][1])
+
+    found = await each_of(looks, first_of, at_once=_AT_ONCE)
+    return {tp: offset for (tp, _, _), offset in zip(looks, found, strict=True)}
 
 
 async def first_own_records(
@@ -329,16 +333,15 @@ async def first_own_records(
         return {}
     maps = await known_maps(clusters.target, clusters.name.source)
     logs = await log_ends(clusters.target, list(back_at), read_committed=False)
-    own = _OwnRecords(clusters.target, await clusters.target_looping())
-    asked: dict[TopicPartition, Awaitable[int]] = {}
+    looks: list[tuple[TopicPartition, Sequence[tuple[int, int]], int]] = []
     for tp, at in back_at.items():
         segments = [it for it, _ in maps[tp].segments()] if tp in maps else []
         if spans := spans_of(segments):
             # Another program's copies are below the first one of a copy that it had begun.
             least = spans[0][0] if beginning_of(segments[0]).source else 0
             least = max(least, logs[tp].start)
-            asked[tp] = own.first(tp, spans, max(at, least))
-    return dict(zip(asked, await asyncio.gather(*asked.values()), strict=True))
+            looks.append((tp, spans, max(at, least)))
+    return await _first_own(clusters, looks)
 
 
 def spans_of(segments: Sequence[Segment]) -> list[tuple[int, int]]:

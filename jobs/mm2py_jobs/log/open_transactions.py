@@ -1,7 +1,6 @@
 """Since when transactions of a log are open, by its records: each broker tells them, also one
 before 2.8."""
 
-import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -9,6 +8,7 @@ from typing import Final
 from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.fetch.partition_fetch import fetch_partition
+from mm2py.clock import each_of
 from mm2py.errors import Mm2pyError, ServerError
 from mm2py.mirror.failovers import HANGS_MS
 from mm2py.observability.quantities import utc_text
@@ -37,13 +37,7 @@ async def first_stamps(
 ) -> list[int | None]:
     """Return ``first_stamp`` of each place, many at once: there may be thousands, and clients wait
     for a failover."""
-    at_once = asyncio.Semaphore(_AT_ONCE)
-
-    async def one(tp: TopicPartition, start: int) -> int | None:
-        async with at_once:
-            return await first_stamp(source, tp, start)
-
-    return await asyncio.gather(*(one(tp, start) for tp, start in places))
+    return await each_of(places, lambda it: first_stamp(source, *it), at_once=_AT_ONCE)
 
 
 async def hanging(
@@ -54,12 +48,11 @@ async def hanging(
     stable = {tp: it.end for tp, it in ends.items() if isinstance(it, LogEnds)}
     latest = await Admin(source).list_offsets(dict.fromkeys(stable, LATEST))
     opened = {tp: start for tp, start in stable.items() if start < latest[tp].offset}
-    at_once = asyncio.Semaphore(_AT_ONCE)
 
-    async def cause(tp: TopicPartition, start: int) -> str:
+    async def cause(place: tuple[TopicPartition, int]) -> str:
+        tp, start = place
         try:
-            async with at_once:
-                since_ms = await first_stamp(source, tp, start)
+            since_ms = await first_stamp(source, tp, start)
         except Mm2pyError as error:
             log.info(
                 "since when a transaction is open is not known partition=%s cause=%s", tp, error
@@ -73,5 +66,5 @@ async def hanging(
             "kafka-transactions.sh find-hanging and abort end it"
         )
 
-    causes = await asyncio.gather(*(cause(tp, start) for tp, start in opened.items()))
+    causes = await each_of(opened.items(), cause, at_once=_AT_ONCE)
     return {tp: text for tp, text in zip(opened, causes, strict=True) if text}

@@ -15,8 +15,8 @@ from mm2py.client.fetch.session import LEAST_BYTES, shares
 from mm2py.client.pacing import ByteRate, LongPoll, RequestPace, Throttle
 from mm2py.client.permit import Permit, check_all
 from mm2py.client.stall_log import SOURCE, TARGET, StallLog
-from mm2py.clock import SYSTEM_CLOCK, Arrival
-from mm2py.errors import ConnectionFailedError, FatalError, RequestTimedOutError
+from mm2py.clock import SYSTEM_CLOCK, Arrival, each_of
+from mm2py.errors import ConnectionFailedError, FatalError, RequestTimedOutError, RetriableError
 from mm2py.observability.logging import current_scope, log_scope
 from mm2py.protocol.error_codes import (
     FENCED_LEADER_EPOCH,
@@ -538,3 +538,28 @@ async def test_who_waits_continues_inside_of_the_call_that_ends_the_wait() -> No
     with pytest.raises(asyncio.CancelledError):
         await waiting
     await arrival.wait(0.001)  # sooner than the wait before
+
+
+async def test_each_of_many_is_asked_so_many_at_once_and_none_is_left_behind_an_error() -> None:
+    asked, under_way, most = list[int](), set[int](), 0
+    gate = asyncio.Event()
+
+    async def ask(number: int) -> int:
+        nonlocal most
+        asked.append(number)
+        under_way.add(number)
+        most = max(most, len(under_way))
+        try:
+            await (gate.wait() if number == 7 else asyncio.sleep(0))
+        finally:
+            under_way.discard(number)
+        if number == 8:
+            raise RetriableError("8")
+        return number * 2
+
+    assert await each_of(range(6), ask, at_once=2) == [0, 2, 4, 6, 8, 10]
+    assert most == 2
+    with pytest.raises(RetriableError, match="8"):
+        await each_of(range(7, 99), ask, at_once=2)
+    assert not under_way
+    assert asked[-1] < 20, "the others were not asked"
