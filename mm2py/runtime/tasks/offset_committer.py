@@ -25,7 +25,7 @@ from mm2py.mirror.source_offsets import (
     source_offset_value,
 )
 from mm2py.protocol.topics import NO_TOPIC_ID
-from mm2py.runtime.tasks.offset_maps import TaskOffsetMaps
+from mm2py.runtime.tasks.offset_maps import TaskOffsetMaps, answered
 from mm2py.runtime.tasks.target_sender import TaskSender
 from mm2py.storage.offset_map_store import NoMapStore
 from mm2py.types import TopicPartition
@@ -241,7 +241,6 @@ class OffsetCommitter:
 
 
 LOOK_S: Final = 30.0
-TIMEOUT_S: Final = 60.0
 
 
 @final
@@ -271,11 +270,7 @@ class LostPositions:
     async def run(self) -> None:
         """Look now and then, until cancelled."""
         while True:
-            try:
-                async with asyncio.timeout(TIMEOUT_S):
-                    await self.look()
-            except (Mm2pyError, TimeoutError) as error:
-                log.debug("the topic of positions is not known now cause=%s", error)
+            await answered(self.look(), "the topic of positions is not known")
             await self._clock.sleep(LOOK_S)
 
     async def look(self) -> None:

@@ -18,8 +18,8 @@ loss is reported once (``LostCopies``).
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Final, final
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Final, TypeVar, final
 
 from mm2py.api.context import EventKind, SourceGap
 from mm2py.api.task import CopiedLogs
@@ -40,6 +40,8 @@ from mm2py.protocol.topics import NO_TOPIC_ID
 from mm2py.runtime.tasks.target_sender import TaskSender
 from mm2py.storage.offset_map_store import MapStore, NoMapStore, StoredMap
 from mm2py.types import TopicPartition
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -333,6 +335,7 @@ class TaskOffsetMaps:
             partition_map.begin_at(position)
 
     def cover(self, partition: TopicPartition, offset: int) -> None:
+        """Everything up to a source offset is copied or needs no copy."""
         self.of(partition).cover(offset + 1)
 
     def note_passed(self, partition: TopicPartition, first: int, count: int) -> None:
@@ -508,6 +511,18 @@ MOST_PAGES: Final = 2_000
 TIMEOUT_S: Final = 60.0
 
 
+async def answered(look: Awaitable[T], what: str) -> T | None:
+    """Return what a look returns, None where it has no answer now, within ``TIMEOUT_S``; ``what``
+    is for the log."""
+    try:
+        # An unreachable broker must not leave a loop hanging for the life of the task.
+        async with asyncio.timeout(TIMEOUT_S):
+            return await look
+    except (Mm2pyError, TimeoutError) as error:
+        log.debug("%s now cause=%s", what, error)
+    return None
+
+
 @final
 class MapPruning:
     """Prunes the maps of one task.
@@ -536,19 +551,10 @@ class MapPruning:
         pause_s = LOOK_S
         while True:
             await self._clock.sleep(pause_s)
-            pause_s = LOOK_S
-            try:
-                async with asyncio.timeout(TIMEOUT_S):
-                    # An unreachable broker must not leave this loop hanging for the life of the
-                    # task.
-                    removed = await self.look()
-            except (Mm2pyError, TimeoutError) as error:
-                log.debug("offset map cannot be pruned now cause=%s", error)
-                continue
+            removed = await answered(self.look(), "offset map cannot be pruned") or 0
             if removed:
                 log.info("expired pages were removed from the offset map pages=%d", removed)
-            if removed >= MOST_PAGES:
-                pause_s = MORE_S
+            pause_s = MORE_S if removed >= MOST_PAGES else LOOK_S
 
     async def look(self) -> int:
         """Remove what has expired by now; return how many pages. ``Mm2pyError``: not now."""
@@ -635,11 +641,7 @@ class LostCopies:
     async def run(self) -> None:
         """Look now and then, until cancelled."""
         while True:
-            try:
-                async with asyncio.timeout(TIMEOUT_S):
-                    await self.look()
-            except (Mm2pyError, TimeoutError) as error:
-                log.debug("the target's topics are not known now cause=%s", error)
+            await answered(self.look(), "the target's topics are not known")
             await self._clock.sleep(CONFIRM_S if self._suspected else COPIES_LOOK_S)
 
     async def look(self) -> None:
