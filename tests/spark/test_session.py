@@ -179,16 +179,17 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         open_session()
 
 
+async def errors_of(code: str, env: Mapping[str, str]) -> bytes:
+    """Run a program, and return what it says on stderr."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", code, env=env, stderr=asyncio.subprocess.PIPE
+    )
+    return (await process.communicate())[1]
+
+
 async def test_no_java_is_named_before_anything_is_started(tmp_path: Path) -> None:
     code = "from mm2py_jobs.spark.session import open_session; open_session('local[1]')"
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-c",
-        code,
-        env={"PATH": str(tmp_path), "MM2PY_JAVA": str(tmp_path / "java")},
-        stderr=asyncio.subprocess.PIPE,
-    )
-    _, errors = await process.communicate()
+    errors = await errors_of(code, {"PATH": str(tmp_path), "MM2PY_JAVA": str(tmp_path / "java")})
     assert b"ConfigError: no Java 17 or newer" in errors
 
 
@@ -197,14 +198,7 @@ async def test_no_java_is_named_before_anything_is_started(tmp_path: Path) -> No
 )
 async def test_a_driver_elsewhere_is_refused_where_this_process_is_it(text: str) -> None:
     code = "from mm2py_jobs.spark.session import open_session; open_session('spark://127.0.0.1:1')"
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-c",
-        code,
-        env={**os.environ, "PYSPARK_SUBMIT_ARGS": f"{text} pyspark-shell"},
-        stderr=asyncio.subprocess.PIPE,
-    )
-    _, errors = await process.communicate()
+    errors = await errors_of(code, {**os.environ, "PYSPARK_SUBMIT_ARGS": f"{text} pyspark-shell"})
     assert b"ConfigError: PYSPARK_SUBMIT_ARGS asks for --deploy-mode cluster, but this" in errors
 
 
