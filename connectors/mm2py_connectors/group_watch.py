@@ -85,7 +85,10 @@ class Renewals(Protocol):
     """What is known of partitions whose topic was created again (``OffsetTranslator``)."""
 
     @property
-    def renewals(self) -> int: ...
+    def renewals(self) -> int:
+        """How many times the map of a partition has begun anew."""
+        ...
+
     def renewed(self, source: TopicPartition, /) -> int: ...
 
 

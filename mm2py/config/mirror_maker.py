@@ -190,6 +190,7 @@ class MirrorMakerConfig:
 
     @cached_property
     def copies_by_group(self) -> bool:
+        """Whether a flow is copied by MirrorSink."""
         return any(self._copies(flow) == _SINK for flow in self.telling_pairs)
 
     def heartbeats_enabled(self, flow: FlowName) -> bool:

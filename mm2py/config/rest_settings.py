@@ -115,6 +115,7 @@ class RestSettings:
 
     @property
     def max_body_bytes(self) -> int:
+        """Longest body of a user's request."""
         return self.options.rest_max_body_bytes
 
     @property

@@ -152,6 +152,7 @@ class WorkerConfig(ConfigModel):
 
     @property
     def exactly_once(self) -> bool:
+        """Whether source tasks write in transactions."""
         return self.exactly_once_source_support == "enabled"
 
     @property

@@ -93,6 +93,7 @@ class Segment(NamedTuple):
 
     @property
     def source_end(self) -> int:
+        """The source offset after it."""
         return self.source + self.records
 
     @property
@@ -302,6 +303,7 @@ class PartitionMap:
 
     @property
     def has_older_pages(self) -> bool:
+        """Whether there is any page that may expire."""
         return bool(self._older)
 
     def expired(self, source_start: int, target_start: int) -> list[int]:
@@ -407,6 +409,7 @@ class PartitionMap:
         self.begins, self._covered = position, 0
 
     def cover(self, position: int) -> None:
+        """Everything below this source offset is copied or needs no copy."""
         self._settle()
         self._cover(position)
 

@@ -140,6 +140,7 @@ class BackfillStore:
 
     @property
     def leases(self) -> Mapping[TopicPartition, Lease]:
+        """Partitions of the newest backfill, by source partition."""
         job = self.job
         return {
             record.source: record

@@ -150,6 +150,7 @@ class ConfigBackingStore:
         await self._write(f"target state of connector {name}", TargetPut(name, state))
 
     async def put_restart(self, request: RestartRequest) -> None:
+        """Request a restart from every worker."""
         await self._write(f"restart of connector {request.connector}", request)
 
     async def put_session_key(self, key: SessionKey) -> None:

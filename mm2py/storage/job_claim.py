@@ -178,6 +178,7 @@ class JobClaim:
 
     @property
     def mine(self) -> Job:
+        """The job that this driver has written."""
         assert self.job is not None
         return self.job
 

@@ -44,7 +44,9 @@ class MapStore(Protocol):
     """Store of the maps of a task's partitions."""
 
     @property
-    def topic(self) -> str: ...
+    def topic(self) -> str:
+        """Name of the topic, empty where nothing is kept."""
+        ...
 
     @property
     def topics_lost(self) -> int:

@@ -147,6 +147,7 @@ class BackfillSession:
         return f"{self._target} confirms no record of the driver{cause and ': '}{cause}"
 
     async def open_topic(self) -> None:
+        """Read the backfill topic; it is created where it does not exist."""
         await (self.store.refresh() if self.store.live else self.store.start())
 
     async def open_if_there(self) -> None:

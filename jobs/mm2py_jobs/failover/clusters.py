@@ -258,6 +258,7 @@ class FailoverClusters:
         return await self._copies.read()
 
     async def known_back(self) -> Known:
+        """Return how far the flow back has copied."""
         topic = self.back.worker.offset_storage_topic
         async with self.source() as source:
             reader = CopiesReader(Admin(source), self.back.name, topic, self.clock)

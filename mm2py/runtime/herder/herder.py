@@ -138,6 +138,7 @@ class Herder:
 
     @property
     def backfills(self) -> BackfillStore | None:
+        """Backfills of the flow; None on an ordinary worker."""
         return self._parts.backfills
 
     @property
@@ -438,6 +439,7 @@ class Herder:
         await self._set_target(name, TargetState.STARTED, actor=actor)
 
     async def set_logger_level(self, namespace: str, level: str) -> None:
+        """Set a log level on every worker."""
         self._need_running()
         await self._parts.config.put_logger_level(namespace, level)
 

@@ -75,6 +75,7 @@ class HostReports:
         """Sign of life: nothing else was sent for a while."""
 
     def broker_errors(self, errors: tuple[tuple[BrokerError, int], ...]) -> None:
+        """Add what the host's clients counted since its last report."""
         errors_of(self._clock).add_all(errors)
 
     def log_line(self, level: str, logger: str, scope: str, text: str) -> None:

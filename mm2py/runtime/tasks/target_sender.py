@@ -25,7 +25,10 @@ class TaskSender(Protocol):
     """What the loop needs of ``mm2py.client.send.sender.Sender``."""
 
     @property
-    def buffered_bytes(self) -> int: ...
+    def buffered_bytes(self) -> int:
+        """Bytes waiting or in flight."""
+        ...
+
     async def start(self) -> None: ...
     def enqueue_all(self, handed_over: Sequence[Outgoing], /) -> None:
         """Take batches over, of each partition in source order, and send at once what may be
