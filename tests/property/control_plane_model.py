@@ -15,6 +15,7 @@ on them, its tasks on paper -> ``Play`` makes changes and faults by a seed, ends
 7. No task starts with what another file says than the one that its worker and the leader of its round have (``FilePlay``),
    but where the leader's connector has published nothing for ``LONGEST_WAIT_S``, or its file cannot be written. Where their
    files differ, the leader's counts.
+8. A round of fencing that ended, by an error of one id too, fences nothing more.
 
 Workers of this world cannot ask each other anything: there is no HTTP between them.
 """
@@ -29,6 +30,8 @@ from typing import Final, cast
 from mm2py.client.fetch.log_reader import Reread
 from mm2py.client.group.member import GroupMember
 from mm2py.client.permit import Permit
+from mm2py.client.send.transactions import FENCED_AT_ONCE
+from mm2py.clock import each_of
 from mm2py.errors import ConnectionFailedError, Mm2pyError, RequestTimedOutError, RetriableError
 from mm2py.protocol.error_codes import server_error
 from mm2py.protocol.groups import GroupProtocol, JoinResult
@@ -54,6 +57,10 @@ from tests.unit.runtime.herder_fakes import CONFIG, Cluster, Node, ObedientHost
 SESSION_S: Final = 6.0
 DELAY_MS: Final = 3_000
 GROUP_AUTHORIZATION_FAILED: Final = 30
+REFUSED: Final = 0.1
+"""How many of the ids that are fenced are refused for now."""
+MARKERS_S: Final = 0.5
+"""How long a coordinator may take to abort what a producer left open."""
 SETTLE_S: Final = 150.0
 """A worker that failed pauses for up to a minute, a write that was cut off waits for 30 s, a request for 90 s."""
 
@@ -363,9 +370,25 @@ class Worker:
             raise ConnectionFailedError(f"{self.name} is cut off")
 
     async def _fence_producers(self, transactional_ids: Sequence[str]) -> None:
-        for each in transactional_ids:
+        """As the real one: each id at its own pace, in any order, and one may be refused for now."""
+        random, is_over = self.world.loop.random, asyncio.Event()
+
+        async def fence(transactional_id: str) -> None:
             await self.reach()
-            self.world.fence(each.removeprefix("A-mm2-"))
+            if random.random() < REFUSED:
+                raise RetriableError(f"the coordinator of {transactional_id} is loading")
+            await asyncio.sleep(random.random() * MARKERS_S)
+            await self.reach()
+            if is_over.is_set():
+                self.world.broken.append(
+                    f"8: {self.name} fences {transactional_id} after its round"
+                )
+            self.world.fence(transactional_id.removeprefix("A-mm2-"))
+
+        try:
+            await each_of(transactional_ids, fence, at_once=FENCED_AT_ONCE)
+        finally:
+            is_over.set()
 
     def _host(self, watcher: TaskWatcher, guard: StartGuard) -> PaperHost:
         self.guard = guard

@@ -45,7 +45,7 @@ from mm2py.client.connect.cluster import ADMIN, Cluster
 from mm2py.client.permit import UNLIMITED, Permit
 from mm2py.client.send.lane import SenderLane
 from mm2py.client.send.owner import Announce, LaneOwner
-from mm2py.clock import Clock
+from mm2py.clock import Clock, each_of
 from mm2py.errors import (
     ConfigError,
     FatalServerError,
@@ -675,16 +675,17 @@ async def fence_producers(
         RetriableError: a coordinator is unavailable.
         FatalServerError: one id may not be used; names the missing grant.
     """
-    at_once = asyncio.Semaphore(FENCED_AT_ONCE)
 
     async def fence(transactional_id: str) -> None:
-        async with at_once:
-            # InitProducerId without ever sending: all that Java's FenceProducersHandler does, too.
-            await Transactions(
-                cluster, transactional_id, timeout_ms=timeout_ms, clock=clock
-            ).start()
+        fencing = Transactions(cluster, transactional_id, timeout_ms=timeout_ms, clock=clock)
+        # InitProducerId without ever sending: all that Java's FenceProducersHandler does, too.
+        try:
+            await fencing.start()
+        finally:
+            await fencing.close()
 
-    await asyncio.gather(*(fence(each) for each in transactional_ids))
+    # None goes on after an error of another: a later round, or another leader, may have begun.
+    await each_of(transactional_ids, fence, at_once=FENCED_AT_ONCE)
 
 
 def _code(answer: ProducerIdResult) -> int:

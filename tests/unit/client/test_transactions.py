@@ -26,12 +26,14 @@ from mm2py.errors import (
     command_in,
 )
 from mm2py.protocol.error_codes import (
+    CONCURRENT_TRANSACTIONS,
     NOT_ENOUGH_REPLICAS,
     NOT_LEADER_OR_FOLLOWER,
     TOPIC_AUTHORIZATION_FAILED,
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
 )
 from mm2py.protocol.records import NewRecord, decode_batches
+from mm2py.testing.clock import FakeClock
 from mm2py.testing.waiting import eventually
 from mm2py.types import TopicPartition
 from tests.kit.fakes.broker import FakeBroker, Outcome
@@ -346,6 +348,22 @@ async def test_producers_are_fenced_by_name() -> None:
         with pytest.raises(ProducerFencedError):
             await one.commit()
         assert one.committed() == []
+
+
+async def test_none_is_fenced_after_an_error_of_another_and_none_leaves_a_watcher() -> None:
+    """The round is over: tasks of another leader may have the ids by then."""
+    watchers = UNLIMITED._watchers  # pyright: ignore[reportPrivateUsage]
+    async with rig() as one:
+        await one.store(T0, b"a")
+        clock, before = FakeClock(), len(watchers)
+        one.broker.fail_next(INIT, CONCURRENT_TRANSACTIONS)
+        one.broker.fail_next(INIT, TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        with pytest.raises(FatalServerError):
+            await fence_producers(one.cluster, [NAME, "x", "y"], clock=clock, timeout_ms=1_000)
+        assert (clock.sleepers, len(watchers)) == (0, before)
+        await clock.advance(10)
+        await one.commit()
+        assert one.committed() == [T0, OFFSETS]
 
 
 async def test_an_id_is_announced_before_it_is_used_also_the_one_that_follows_the_last_epoch(
