@@ -11,6 +11,13 @@ _JITTER: Final = 0.2
 _MAX_EXPONENT: Final = 32
 
 
+def doubled(first: float, longest: float, failures: int) -> float:
+    """Return the pause after so many failures before this one, in the unit of ``first`` and
+    ``longest``: without jitter, as Connect has it of what one worker tries again."""
+    # ldexp raises OverflowError for large exponents: failures grow without end.
+    return min(math.ldexp(first, min(failures, _MAX_EXPONENT)), longest)
+
+
 @final
 class Backoff:
     """How long to wait before the next attempt; remembers how many have failed."""
@@ -31,10 +38,8 @@ class Backoff:
 
     def next_s(self) -> float:
         """Count one more failure and return the pause before the next attempt, in seconds."""
-        # ldexp raises OverflowError for large exponents: failures grow without end.
-        exponent = min(self.failures, _MAX_EXPONENT)
+        pause_ms = doubled(self._initial_ms, self._max_ms, self.failures)
         self.failures += 1
-        pause_ms = min(math.ldexp(self._initial_ms, exponent), self._max_ms)
         spread = 1 - _JITTER + 2 * _JITTER * self._random()
         return pause_ms * spread / 1000
 

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Final, final
 
+from mm2py.client.backoff import doubled
 from mm2py.clock import Clock, or_stop, wait_or_stop
 from mm2py.errors import RetriableError
 
@@ -95,7 +96,7 @@ class Patience:
             log.warning(
                 "waiting for=%s waited_s=%.0f cause=%s", self._what, now - self._since, error
             )
-        pause = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(self.failures, 10))
+        pause = doubled(FIRST_PAUSE_S, LONGEST_PAUSE_S, self.failures)
         self.failures += 1
         return not await wait_or_stop(self._clock, pause, self._stop)
 

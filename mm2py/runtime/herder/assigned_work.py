@@ -15,6 +15,7 @@ from typing import Final, final
 
 from mm2py.api.connector import AnyConnector
 from mm2py.api.context import WaitingPartition
+from mm2py.client.backoff import doubled
 from mm2py.clock import Clock
 from mm2py.config.definitions import parse_config
 from mm2py.config.framework import FrameworkConfig
@@ -587,7 +588,7 @@ class AssignedWork:
             entry.failures = 0
         entry.running_since = math.inf
         longest = max(entry.framework.errors_retry_delay_max_ms / 1000, SHORTEST_RESTART_S)
-        pause = min(longest, FIRST_RESTART_S * 2 ** min(entry.failures, 10))
+        pause = doubled(FIRST_RESTART_S, longest, entry.failures)
         entry.failures += 1
         entry.cause = self._parts.node.mask.apply(str(cause))
         log.info(

@@ -13,6 +13,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Final, final
 
+from mm2py.client.backoff import doubled
 from mm2py.clock import Clock, wait_or_stop
 from mm2py.errors import NO_ANSWER, ConfigError, FatalError, Mm2pyError
 from mm2py.observability.logging import cause_text, log_scope
@@ -329,7 +330,7 @@ class Supervisor:
             await self._steps(("closing the backfill topic", parts.backfills.stop))
 
     async def _pause(self, failure: Mm2pyError) -> None:
-        pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(self._failures, 10))
+        pause_s = doubled(FIRST_PAUSE_S, LONGEST_PAUSE_S, self._failures)
         self._failures += 1
         self._parts.meter.state = "FAILED"
         if self._stop.is_set():

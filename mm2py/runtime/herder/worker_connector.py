@@ -14,6 +14,7 @@ from typing import Final, Protocol, final, runtime_checkable
 
 from mm2py.api.connector import AnyConnector
 from mm2py.api.context import WaitingPartition
+from mm2py.client.backoff import doubled
 from mm2py.clock import Clock, wait_or_stop
 from mm2py.config.definitions import parse_config
 from mm2py.config.framework import FrameworkConfig
@@ -280,7 +281,7 @@ class WorkerConnector:
         It is tried again until they have any: the config is right, or it would not be stored, and a
         file of secrets that is being replaced comes back. False where the target state changed.
         """
-        pause = FIRST_RESOLVE_S
+        failures = 0
         while not self._changed.is_set():
             try:
                 self._resolved = self._resolve(self._config)
@@ -292,8 +293,9 @@ class WorkerConnector:
                 if self.status.state is State.FAILED:
                     self._lifecycle.to(State.RESTARTING)
                 return True
+            pause = doubled(FIRST_RESOLVE_S, LONGEST_RETRY_S, failures)
+            failures += 1
             await wait_or_stop(self._clock, pause, self._changed)
-            pause = min(LONGEST_RETRY_S, 2 * pause)
         return False
 
     async def _start(self, connector: AnyConnector) -> bool:
@@ -322,7 +324,7 @@ class WorkerConnector:
             except ConfigError:
                 raise
             except Exception as error:  # noqa: BLE001 - Connect's rule: tried again without end
-                pause = min(LONGEST_RETRY_S, FIRST_RETRY_S * 2 ** min(failures, 10))
+                pause = doubled(FIRST_RETRY_S, LONGEST_RETRY_S, failures)
                 failures += 1
                 self._unpublished = cause_text(error)
                 log.warning(
