@@ -6,7 +6,7 @@ Flow: ``InternalTopic`` -> ``InternalTopics`` -> CreateTopics, then DescribeConf
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, Protocol, final
@@ -53,7 +53,9 @@ class TopicAdmin(Protocol):
     async def create_topics(
         self, topics: Sequence[NewTopic]
     ) -> Mapping[str, ServerError | None]: ...
-    async def describe_topics(self, names: Sequence[str]) -> Mapping[str, TopicDescription]: ...
+    async def describe_topics(
+        self, names: Sequence[str], *, rights: bool = False
+    ) -> Mapping[str, TopicDescription]: ...
     async def describe_topic_configs(
         self, names: Sequence[str]
     ) -> Mapping[str, Sequence[ConfigEntry]]: ...
@@ -76,10 +78,6 @@ class InternalTopics:
     def add(self, topic: InternalTopic) -> None:
         """Name a topic that the flow will need."""
         self._topics[topic.name] = topic
-
-    @property
-    def names(self) -> Collection[str]:
-        return self._topics.keys()
 
     async def partitions(self, name: str) -> int:
         """Create what is missing of all topics, check them, and return one topic's number of
@@ -109,16 +107,16 @@ class InternalTopics:
                 self._partitions.setdefault(name, known)
 
     async def unfit(self) -> Mapping[str, Mm2pyError]:
-        """Return which topics are gone since they were used, or are not as they must be any more;
-        creates that of positions alone. ``RetriableError``: no answer."""
+        """Return which topics may not be written, are gone since they were used, or are not as they
+        must be any more; creates that of positions alone. ``RetriableError``: no answer."""
         used = [topic for topic in self._topics.values() if topic.name in self._partitions]
-        if not used:
-            return {}
-        descriptions = await self._admin.describe_topics([topic.name for topic in used])
-        asked = [name for name in descriptions if name not in self._hidden]
-        policies = await _policies(self._admin, asked)
-        self._hidden |= {*asked} - policies.keys()
-        errors: dict[str, Mm2pyError] = {}
+        descriptions = await self._admin.describe_topics([*self._topics], rights=True)
+        errors: dict[str, Mm2pyError] = {
+            name: it.unwritable for name, it in descriptions.items() if it.unwritable is not None
+        }
+        asked = (descriptions.keys() & self._partitions.keys()) - self._hidden
+        policies = await _policies(self._admin, sorted(asked))
+        self._hidden |= asked - policies.keys()
         for topic in used:
             description = descriptions.get(topic.name)
             policy = policies.get(topic.name, topic.cleanup_policy)

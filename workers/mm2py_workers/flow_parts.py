@@ -369,7 +369,7 @@ class FlowParts:
             close=self.close,
             fence_producers=self.tables.fence_producers,
             topic_limits=partial(topic_limits, cluster),
-            unfit=self.tables.unfit,
+            unfit=self.tables.topics.unfit,
         )
 
 

@@ -69,8 +69,7 @@ class FlowTables:
     ) -> None:
         self.cluster, self.permit = cluster, permit
         self._clock, self._producer = clock, producer
-        self._admin = Admin(cluster)
-        self._topics = InternalTopics(self._admin, clock=clock)
+        self.topics = InternalTopics(Admin(cluster), clock=clock)
         self._writer = RecordWriter(cluster, producer, clock=clock, permit=permit)
         self._producer_ids: ProducerIdStore | None = None
 
@@ -78,10 +77,10 @@ class FlowTables:
         self, topic: InternalTopic, *, follow: bool = True, transactional: bool = False
     ) -> KafkaTable:
         """Return the table over one topic; ``transactional``: some records are written so."""
-        self._topics.add(topic)
+        self.topics.add(topic)
         return KafkaTable(
             topic.name,
-            prepare=lambda: self._topics.partitions(topic.name),
+            prepare=lambda: self.topics.partitions(topic.name),
             writer=self._writer,
             reader=lambda: LogReader(
                 self.cluster,
@@ -93,7 +92,7 @@ class FlowTables:
             follow=follow,
             # Tasks that are not started yet end what is open.
             reads_at_start=follow or not transactional,
-            restore=lambda: self._topics.restore(topic.name),
+            restore=lambda: self.topics.restore(topic.name),
         )
 
     def privileged_writer(self, worker: WorkerConfig) -> KafkaPrivilegedWriter | None:
@@ -179,14 +178,9 @@ class FlowTables:
             self._producer_ids = ProducerIdStore(table)
         return self._producer_ids
 
-    async def unfit(self) -> Mapping[str, Mm2pyError]:
-        """Return which topics may not be written, are gone, or are not as they must be."""
-        refused = await self._admin.unwritable(self._topics.names)
-        return {**refused, **await self._topics.unfit()}
-
     async def prepare(self, *names: str) -> None:
         """Make sure that topics exist; see ``InternalTopics.partitions``."""
-        await asyncio.gather(*(self._topics.partitions(name) for name in names))
+        await asyncio.gather(*(self.topics.partitions(name) for name in names))
 
     async def close(self) -> None:
         """Close the writer; the cluster is its owner's."""

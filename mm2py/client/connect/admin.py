@@ -82,6 +82,8 @@ class TopicDescription:
     partitions: tuple[int, ...]
     internal: bool
     error: ServerError | None = None
+    unwritable: ServerError | None = None
+    """The missing right, where rights were asked for and our principal may not write it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,14 +130,25 @@ class Admin:
             self._listed = metadata, topics
         return self._listed[1]
 
-    async def describe_topics(self, names: Iterable[str]) -> dict[str, TopicDescription]:
-        """Return the topics that exist; one that may not be described carries its error."""
-        described: dict[str, TopicDescription] = {}
-        for chunk in _chunks(sorted(set(names))):
-            for topic in (await self.cluster.metadata(chunk)).topics:
-                if topic.error_code != UNKNOWN_TOPIC_OR_PARTITION:
-                    described[topic.name] = _description(topic)
-        return described
+    async def describe_topics(
+        self, names: Iterable[str], *, rights: bool = False
+    ) -> dict[str, TopicDescription]:
+        """Return the topics that exist; one that may not be described carries its error.
+
+        ``rights``: one that may not be written tells that too, where the cluster discloses it.
+        """
+        wanted = list(names)
+        try:
+            topics = await self._topics(wanted, operations=rights)
+        except UnsupportedVersionError:
+            if not rights:
+                raise
+            return await self.describe_topics(wanted)
+        return {
+            topic.name: _description(topic, self._write_refusal(topic) if rights else None)
+            for topic in topics
+            if topic.error_code != UNKNOWN_TOPIC_OR_PARTITION
+        }
 
     async def denied_topics(self, names: Iterable[str]) -> dict[str, ServerError]:
         """Return which topics may not be described, with the right that is missing; ``list_topics``
@@ -158,31 +171,19 @@ class Admin:
         Raises:
             UnsupportedVersionError: brokers before 2.3 do not disclose them (KIP-430).
         """
-        rights: dict[str, frozenset[AclOperation]] = {}
-        for chunk in _chunks(sorted(set(names))):
-            answer = await self.cluster.call_any(messages.metadata(chunk, operations=True))
-            for topic in answer.topics:
-                if not topic.error_code and topic.operations is not None:
-                    rights[topic.name] = frozenset(map(AclOperation, topic.operations))
-        return rights
+        return {
+            topic.name: frozenset(map(AclOperation, topic.operations))
+            for topic in await self._topics(names, operations=True)
+            if not topic.error_code and topic.operations is not None
+        }
 
     async def unwritable(self, topics: Collection[str]) -> dict[str, ServerError]:
         """Return the topics that our principal may not write, with the missing right.
 
         Empty where the cluster does not disclose rights.
         """
-        try:
-            answer = await self.cluster.call_any(messages.metadata(sorted(topics), operations=True))
-        except UnsupportedVersionError:
-            return {}
-        refused: dict[str, ServerError] = {}
-        for topic in answer.topics:
-            code, operations = topic.error_code, topic.operations
-            if not code and operations is not None and AclOperation.WRITE not in operations:
-                code = TOPIC_AUTHORIZATION_FAILED
-            if (error := self.cluster.denied(code, "Write", topic.name)) is not None:
-                refused[topic.name] = error
-        return refused
+        described = await self.describe_topics(topics, rights=True)
+        return {name: it.unwritable for name, it in described.items() if it.unwritable is not None}
 
     async def cluster_rights(self) -> frozenset[AclOperation] | None:
         """Return our principal's rights on the cluster, all without an authorizer, None if unknown.
@@ -646,6 +647,21 @@ class Admin:
 
     # ---- inside ----
 
+    async def _topics(
+        self, names: Iterable[str], *, operations: bool = False
+    ) -> list[TopicMetadata]:
+        return [
+            topic
+            for chunk in _chunks(sorted(set(names)))
+            for topic in (await self.cluster.metadata(chunk, operations=operations)).topics
+        ]
+
+    def _write_refusal(self, topic: TopicMetadata) -> ServerError | None:
+        code, operations = topic.error_code, topic.operations
+        if not code and operations is not None and AclOperation.WRITE not in operations:
+            code = TOPIC_AUTHORIZATION_FAILED
+        return self.cluster.denied(code, "Write", topic.name)
+
     async def _list_once(
         self,
         wanted: Mapping[TopicPartition, int],
@@ -672,13 +688,14 @@ class Admin:
         return listed
 
 
-def _description(topic: TopicMetadata) -> TopicDescription:
+def _description(topic: TopicMetadata, unwritable: ServerError | None = None) -> TopicDescription:
     return TopicDescription(
         topic.name,
         topic.topic_id,
         tuple(sorted(partition.partition for partition in topic.partitions)),
         topic.is_internal,
         _error(topic.error_code, "", topic.name),
+        unwritable,
     )
 
 

@@ -216,9 +216,12 @@ class Cluster:
 
     # ---- metadata ----
 
-    async def metadata(self, topics: Sequence[str] | None = None) -> MetadataResult:
-        """Request fresh metadata of ``topics``, None for all topics of the cluster."""
-        call = metadata(topics)
+    async def metadata(
+        self, topics: Sequence[str] | None = None, *, operations: bool = False
+    ) -> MetadataResult:
+        """Request fresh metadata of ``topics``, None for all topics of the cluster; ``operations``:
+        with our principal's rights on them (KIP-430; ``UnsupportedVersionError`` before 2.3)."""
+        call = metadata(topics, operations=operations)
         if topics is None:
             # An answer with the same bytes is not decoded again:
             # of all topics that is long work on the loop.

@@ -606,7 +606,7 @@ async def test_a_topic_that_may_not_be_described_may_have_been_deleted(
         (there,) = (await cluster.metadata(["t"])).topics
         denied = replace(there, name="gone", error_code=TOPIC_AUTHORIZATION_FAILED, partitions=())
 
-        async def answer(_cluster: Cluster, _topics: object) -> SimpleNamespace:
+        async def answer(_cluster: Cluster, _topics: object, **_more: object) -> SimpleNamespace:
             return SimpleNamespace(topics=(there, denied))
 
         monkeypatch.setattr(Cluster, "metadata", answer)

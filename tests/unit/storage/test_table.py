@@ -280,6 +280,8 @@ class FakeAdmin:
         self.requests = 0
         self.unreadable: ServerError | None = None
         self.topic_id = bytes(16)
+        self.described = 0
+        self.unwritable: ServerError | None = None
 
     async def create_topics(self, topics: Sequence[NewTopic]) -> Mapping[str, ServerError | None]:
         self.created += topics
@@ -288,11 +290,15 @@ class FakeAdmin:
             self.existing = topics[0].partitions
         return {topic.name: self.refused.get(topic.name, self.refusal) for topic in topics}
 
-    async def describe_topics(self, names: Sequence[str]) -> Mapping[str, TopicDescription]:
+    async def describe_topics(
+        self, names: Sequence[str], *, rights: bool = False
+    ) -> Mapping[str, TopicDescription]:
+        self.described += 1
         if self.blind or not self.existing:
             return {}
+        unwritable, partitions = self.unwritable if rights else None, tuple(range(self.existing))
         return {
-            name: TopicDescription(name, self.topic_id, tuple(range(self.existing)), internal=False)
+            name: TopicDescription(name, self.topic_id, partitions, False, None, unwritable)
             for name in names
             if name not in self.refused
         }
@@ -432,7 +438,10 @@ async def test_a_topic_that_is_gone_or_gets_another_policy_while_it_is_used_is_n
     assert await topics.unfit() == {}
     await topics.partitions(OFFSETS.name)
     assert await topics.unfit() == {}
-    admin.policy = "compact,delete"
+    admin.unwritable, before = codes.server_error(codes.TOPIC_AUTHORIZATION_FAILED), admin.described
+    assert await topics.unfit() == {OFFSETS.name: admin.unwritable}
+    assert admin.described == before + 1, "rights and descriptions are one question"
+    admin.policy, admin.unwritable = "compact,delete", None
     assert "must be exactly compact" in str((await topics.unfit())[OFFSETS.name])
     admin.existing = 0
     assert "was deleted" in str((await topics.unfit())[OFFSETS.name])
