@@ -5,6 +5,7 @@ Flow: ``FailoverDriver`` -> ``FailoverSides`` -> ACLs (``fence_of``), groups, po
 of ``FailoverClusters``; flows over ``RestFlows``.
 """
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -14,7 +15,7 @@ from typing import Final, final
 from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.fetch.log_reader import newest_values
-from mm2py.clock import Clock
+from mm2py.clock import Clock, each_of
 from mm2py.config.class_names import SOURCE_NAME
 from mm2py.config.client_properties import effective_client_properties
 from mm2py.config.jaas import parse_jaas
@@ -74,6 +75,8 @@ REACH_S: Final = 10.0
 round of the group is over sooner."""
 
 LOOK_S: Final = 0.3
+_AT_ONCE: Final = 8
+"""Ranges of the source that are read side by side: each holds two pieces of ``FETCH_BYTES``."""
 ANY_TOPIC: Final = ".*"
 
 EVERYBODY: Final = "User:*"
@@ -404,11 +407,13 @@ class FailoverSides:
         self, cluster: Cluster, logs: Mapping[TopicPartition, LogEnds]
     ) -> Mapping[TopicPartition, int]:
         looping: frozenset[int] | None = None
+        turn = asyncio.Lock()
 
         async def are_of_mirrors(tp: TopicPartition, first: int, end: int) -> bool:
             nonlocal looping
-            if looping is None:
-                looping = await self._clusters.source_looping()
+            async with turn:
+                if looping is None:
+                    looping = await self._clusters.source_looping()
             return await _is_written_by(cluster, tp, first, end, looping)
 
         return await self._ends.counted(logs, are_of_mirrors)
@@ -697,19 +702,20 @@ class CountedEnds:
             are_of_mirrors: reads a range, and returns whether all of it is to be dropped; what it
                 raises ends the call.
         """
-        for tp, log in logs.items():
-            before = self._seen.get(tp)
-            if before == log.end:
-                continue
+
+        async def count(tp: TopicPartition) -> None:
+            before, end = self._seen.get(tp), logs[tp].end
+            if before == end:
+                return
             by_mirrors = (
-                before is not None
-                and before < log.end
-                and await are_of_mirrors(tp, before, log.end)
+                before is not None and before < end and await are_of_mirrors(tp, before, end)
             )
             # Only now: after a failure the same range has to be read again.
-            self._seen[tp] = log.end
+            self._seen[tp] = end
             if not by_mirrors:
-                self._counted[tp] = log.end
+                self._counted[tp] = end
+
+        await each_of(logs, count, at_once=_AT_ONCE)
         return {tp: self._counted[tp] for tp in logs}
 
 

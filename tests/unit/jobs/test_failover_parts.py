@@ -44,7 +44,7 @@ from mm2py_jobs.log.log_ends import LogEnds
 from mm2py_workers.answers import Row
 from tests.unit.rest.job_fakes import PLAN
 
-ONE = TopicPartition("orders", 0)
+ONE, TWO = TopicPartition("orders", 0), TopicPartition("orders", 1)
 NOW_MS = 10 * HANGS_MS
 
 
@@ -71,6 +71,20 @@ async def test_a_range_whose_writers_could_not_be_read_is_read_again() -> None:
     assert await ends.counted(logs(9), are_of_mirrors) == {ONE: 8}
     assert await ends.counted(logs(11), are_of_mirrors) == {ONE: 11}
     assert asked == [(5, 8), (5, 8), (8, 9), (9, 11)]
+
+
+async def test_ranges_of_several_logs_are_read_side_by_side() -> None:
+    ends, both = CountedEnds(), asyncio.Barrier(2)
+
+    async def are_of_mirrors(_tp: TopicPartition, _first: int, _end: int) -> bool:
+        await both.wait()
+        return True
+
+    async def counted(end: int) -> object:
+        logs = {ONE: LogEnds(0, end), TWO: LogEnds(0, end)}
+        return await asyncio.wait_for(ends.counted(logs, are_of_mirrors), 90)
+
+    assert await counted(5) == await counted(8) == {ONE: 5, TWO: 5}
 
 
 @pytest.mark.parametrize(
