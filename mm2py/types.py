@@ -18,6 +18,9 @@ MAX_TIMESTAMP: Final = -3
 LATEST: Final = -1
 """ListOffsets timestamp of the log end (``ListOffsetsRequest.LATEST_TIMESTAMP``)."""
 
+NO_PRODUCER_ID: Final = -1
+"""In batches of clients without idempotence (``RecordBatch.NO_PRODUCER_ID``), and wherever no id is
+known or kept."""
 
 LONGEST_TOPIC_NAME: Final = 249
 """In characters (``org.apache.kafka.common.internals.Topic.MAX_NAME_LENGTH``)."""

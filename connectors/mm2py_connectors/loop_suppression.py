@@ -26,7 +26,7 @@ from mm2py.mirror.producer_ids import (
 from mm2py.protocol.batch_stage import Origins
 from mm2py.protocol.record_batch import HEADER, RecordBatch
 from mm2py.protocol.records import Record
-from mm2py.types import TopicPartition
+from mm2py.types import NO_PRODUCER_ID, TopicPartition
 from mm2py_connectors.clients import MirrorAdmin, Session
 from mm2py_connectors.conflicts import ConflictWatch
 from mm2py_connectors.internal_topics import create_compacted_topic
@@ -187,5 +187,5 @@ class LoopFilter(BatchOrigins):
                 record.offset,
                 error,
             )
-            if producer_id >= 0:  # -1 is what batches without an id have
+            if producer_id != NO_PRODUCER_ID:
                 self._unreadable[producer_id] = error

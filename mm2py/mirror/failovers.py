@@ -22,7 +22,7 @@ from mm2py.errors import ProtocolError
 from mm2py.mirror.versioned_json import VERSION, decode_as, encode
 from mm2py.observability.quantities import utc_text
 from mm2py.protocol.acls import Acl, AclOperation, AclPermission, AclResourceType, PatternType
-from mm2py.types import LONGEST_TOPIC_NAME, TopicPartition
+from mm2py.types import LONGEST_TOPIC_NAME, NO_PRODUCER_ID, TopicPartition
 
 MOST_LOSS: Final = (1 << 53) - 1
 """The largest number of offsets that can be accepted: what JSON holds exactly."""
@@ -145,7 +145,7 @@ class OpenTransaction:
     topic: str
     partition: int
     offset: int
-    producer_id: int = -1
+    producer_id: int = NO_PRODUCER_ID
     epoch: int = -1
     transactional_id: str = ""
     coordinator: int = -1
@@ -161,7 +161,7 @@ class OpenTransaction:
         name = self.transactional_id or "a transaction (transactional id not disclosed)"
         producer = (
             f"producer {self.producer_id}, epoch {self.epoch}"
-            if self.producer_id >= 0
+            if self.producer_id != NO_PRODUCER_ID
             else "producer not disclosed"
         )
         if self.coordinator >= 0:

@@ -41,7 +41,7 @@ from typing import Final, NamedTuple, final
 from mm2py.errors import ProtocolError
 from mm2py.protocol.record_bytes import read_varint, varint
 from mm2py.protocol.topics import NO_TOPIC_ID, is_another_topic
-from mm2py.types import TopicPartition
+from mm2py.types import NO_PRODUCER_ID, TopicPartition
 
 MAP_VERSION: Final = 1
 PAGE_SEGMENTS: Final = 256
@@ -207,11 +207,11 @@ class PartitionMap:
         """Where the copy continues by the stored position; -1 for none."""
         self.epoch = page.epoch if page is not None else -1
         """Leader epoch of the record before ``covered``; -1 unknown."""
-        self.producer_id: int = page.producer_id if page is not None else -1
+        self.producer_id: int = page.producer_id if page is not None else NO_PRODUCER_ID
         """What the copies are written with, as ``Page`` has it."""
         self.producer_from = page.producer_from if page is not None else -1
         """Target offset where it began to write."""
-        self._former_producer = -1, -1
+        self._former_producer = NO_PRODUCER_ID, -1
         """The same of the one that wrote before it, if since the start."""
         self.begins = 0
         """Source offset where the copy begins, of an empty map: what the logs hold below is not

@@ -26,6 +26,7 @@ from mm2py.mirror.policies import policy_from_config
 from mm2py.mirror.routed_names import keeps_names
 from mm2py.mirror.versioned_json import decode, encode
 from mm2py.protocol.batch_stage import Origins
+from mm2py.types import NO_PRODUCER_ID
 
 PRODUCERS_TOPIC: Final = "mm2py-producers.internal"
 """On every cluster that is written; no mirror replicates it (``mm2*.internal``)."""
@@ -103,18 +104,17 @@ def encode_producer(producer: MirrorProducer) -> tuple[bytes, bytes]:
 
 
 def published_id(key: bytes | None) -> int:
-    """Return the producer id that a record is about, -1 where its key is none: no batch is under
-    it."""
+    """Return the producer id that a record is about, that of no batch where its key is none."""
     # Anybody with Write may leave any key there; 19 digits hold every producer id.
     is_number = key is not None and key.isdigit() and len(key) <= _ID_DIGITS
-    return int(key) if key is not None and is_number else -1
+    return int(key) if key is not None and is_number else NO_PRODUCER_ID
 
 
 def decode_producer(key: bytes | None, value: bytes) -> MirrorProducer:
     """Read a record; members that it does not know are ignored. ``ProtocolError``: this version
     cannot read it."""
     members, producer_id = decode(value), published_id(key)
-    if producer_id < 0:
+    if producer_id == NO_PRODUCER_ID:
         raise ProtocolError(f"key {key!r} is no producer id")
     return MirrorProducer(
         producer_id=producer_id,

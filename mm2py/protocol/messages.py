@@ -37,7 +37,7 @@ from mm2py.protocol.topics import (
     ProducerIdResult,
     TopicMetadata,
 )
-from mm2py.types import TopicPartition
+from mm2py.types import NO_PRODUCER_ID, TopicPartition
 
 _TIMEOUT_MS: Final = 30_000
 """How long a broker may take; the request itself may time out before."""
@@ -345,7 +345,7 @@ def init_producer_id(
     transactional_id: str | None = None,
     *,
     transaction_timeout_ms: int = 60_000,
-    producer_id: int = -1,
+    producer_id: int = NO_PRODUCER_ID,
     producer_epoch: int = -1,
 ) -> Call[ProducerIdResult]:
     """Get a producer id, or increase the epoch of the one given (v3+, KIP-360)."""
@@ -368,7 +368,7 @@ def init_producer_id(
         producer_schema.InitProducerIdResponse,
         convert,
         # Below v3 the request has no id and epoch: brokers would answer as to a new producer.
-        (0 if producer_id < 0 else 3, 5),
+        (0 if producer_id == NO_PRODUCER_ID else 3, 5),
     )
 
 

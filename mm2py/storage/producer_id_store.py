@@ -13,6 +13,7 @@ from mm2py.errors import RequestTimedOutError
 from mm2py.mirror.producer_ids import MirrorProducer, encode_producer, published_id
 from mm2py.protocol.records import Record
 from mm2py.storage.table import Table
+from mm2py.types import NO_PRODUCER_ID
 
 PUBLISH_S: Final = 10.0
 """Longest wait for one acknowledgement; the caller tries again, with another id."""
@@ -65,7 +66,7 @@ class ProducerIdStore:
 
     def _take(self, _partition: int, record: Record) -> None:
         producer_id = published_id(record.key)
-        if producer_id >= 0:  # -1 is what batches without an id have
+        if producer_id != NO_PRODUCER_ID:
             self._mirrors.add(producer_id)
 
     async def close(self) -> None:

@@ -48,7 +48,7 @@ from mm2py.protocol.admin_messages import ActiveProducer
 from mm2py.protocol.error_codes import error_name
 from mm2py.protocol.topics import NO_TOPIC_ID, is_another_topic
 from mm2py.storage.backfill_store import unfinished_job
-from mm2py.types import LATEST, FlowName, TopicPartition
+from mm2py.types import LATEST, NO_PRODUCER_ID, FlowName, TopicPartition
 from mm2py_jobs.copy.survey import copied_now
 from mm2py_jobs.failover.clusters import FailoverClusters, ends_first
 from mm2py_jobs.failover.driver import DriverProgress, FailoverStore, SourceAwayError
@@ -441,7 +441,7 @@ class FailoverSides:
             opened = [
                 (tp, it)
                 for tp, stable in sorted(held.items())
-                for it in producers.get(tp, (ActiveProducer(-1, -1, -1, stable),))
+                for it in producers.get(tp, (ActiveProducer(NO_PRODUCER_ID, -1, -1, stable),))
                 if it.transaction_start >= 0 and it.producer_id not in looping
             ]
             stamps = await first_stamps(cluster, [(tp, it.transaction_start) for tp, it in opened])

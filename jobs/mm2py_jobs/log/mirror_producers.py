@@ -17,7 +17,7 @@ _PRODUCER_ID: Final = 9
 
 
 def producer_of(batch: LogBatch) -> int:
-    """Return the producer id of a batch, -1 if it has none."""
+    """Return the producer id of a batch, ``NO_PRODUCER_ID`` if it has none."""
     return int(HEADER.unpack_from(batch.data)[_PRODUCER_ID])
 
 

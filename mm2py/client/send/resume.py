@@ -55,7 +55,7 @@ from mm2py.protocol import messages
 from mm2py.protocol.fetch import FetchedPartition
 from mm2py.protocol.record_batch import RecordBatch
 from mm2py.protocol.topics import NO_TOPIC_ID, EpochQuery
-from mm2py.types import TopicPartition
+from mm2py.types import NO_PRODUCER_ID, TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -119,7 +119,7 @@ class LaneResume:
         await self._leave_unreadable(lanes, ends)
         # A stored id is sent under again, so it must be known as a mirror's, too.
         # Loop suppression may have been enabled after a predecessor got the id.
-        for again in {self._continued(lane).producer_id for lane in readable} - {-1}:
+        for again in {self._continued(lane).producer_id for lane in readable} - {NO_PRODUCER_ID}:
             await self._owner.announce(again)
         beginnings: dict[SenderLane, LaneBeginning | LaneTail | Mm2pyError] = {}
         for lane in readable:
@@ -216,8 +216,7 @@ class LaneResume:
             if producer_id != kept:  # else copies of what the source has no more
                 await self._owner.name_writer(lane.target, producer_id, first, last)
         continued = self._continued(lane).producer_id
-        # Not -1: clients without an id may have written there.
-        writer = tail.writers.get(continued) if continued >= 0 else None
+        writer = tail.writers.get(continued)  # none is without an id
         if writer is None:
             writer = await self._writer_behind(lane, tail.start)
         # The stored id was replaced or never wrote here: ours is stored before the first batch (1).
@@ -280,7 +279,7 @@ class LaneResume:
         blind = [
             it for it in lanes if ends[it.target].error is not None and _may_begin(ends[it.target])
         ]
-        ids = {it: -1 if it.transactional else it.producer_id for it in blind}
+        ids = {it: _own(it) for it in blind}
         # The first write has most of them: the others find nothing to write.
         await asyncio.gather(
             *(
@@ -306,9 +305,7 @@ class LaneResume:
             return LogEnd(end, topic_id, kept.producer_id, kept.lasts)
         if beginning.writer is not None:
             return LogEnd(end, topic_id, beginning.writer.producer_id)
-        # Records of a transaction that was not committed with its map are aborted.
-        own = -1 if lane.transactional else lane.producer_id
-        return LogEnd(end, topic_id, own, lasts=self.identical is not Identical.OFF)
+        return LogEnd(end, topic_id, _own(lane), lasts=self.identical is not Identical.OFF)
 
     async def _writer_before(self, lane: SenderLane, end: int) -> Writer | None:
         """Return the partition's producer if the batch before ``end`` is its own, or it wrote
@@ -320,9 +317,9 @@ class LaneResume:
         producer_id, began, _ = self._continued(lane)
         # It wrote nothing yet: its first sequence is 0,
         # as a late first batch of the predecessor has.
-        if producer_id >= 0 and end == began:
+        if producer_id != NO_PRODUCER_ID and end == began:
             return Writer(producer_id, 0, 0)
-        if producer_id < 0 or end <= 0:
+        if producer_id == NO_PRODUCER_ID or end <= 0:
             return None
         try:
             fetched = await self._reads.read(lane.target, end - 1)
@@ -421,6 +418,12 @@ class LaneResume:
 def _may_begin(end: ListedOffset) -> bool:
     """Whether a lane can be opened: Write may be granted without Describe."""
     return end.error is None or end.error.code == codes.TOPIC_AUTHORIZATION_FAILED
+
+
+def _own(lane: SenderLane) -> int:
+    """Return the id to store of a lane that continues none: records of a transaction that was not
+    committed with its map are aborted."""
+    return NO_PRODUCER_ID if lane.transactional else lane.producer_id
 
 
 def _end_of(beginning: LaneBeginning | LaneTail | Mm2pyError) -> int:

@@ -31,7 +31,7 @@ from mm2py.client.send.tail import (
     Identical,
     Recognised,
     not_identical,
-    writer_at,
+    producer_at,
 )
 from mm2py.client.send.transactions import ENDS_TRANSACTION, Transactions
 from mm2py.clock import Clock, set_within, tick
@@ -42,7 +42,7 @@ from mm2py.protocol import messages
 from mm2py.protocol.record_batch import CODEC_MASK, Codec, RecordBatch
 from mm2py.protocol.splice import recompress
 from mm2py.protocol.topics import NO_TOPIC_ID
-from mm2py.types import TopicPartition
+from mm2py.types import NO_PRODUCER_ID, TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -167,7 +167,7 @@ class Sender:
         self._copied = copied
         self._is_seamless = copied is not None and copied.identical is Identical.REQUIRE
         self._announced: set[int] = set()
-        self._producer_id = -1
+        self._producer_id = NO_PRODUCER_ID
         self._epoch = -1
         self._closed = False
         self._codec = CODECS.get(settings.compression_type)
@@ -618,7 +618,7 @@ class Sender:
         )
 
     async def _is_mirror(self, producer_id: int) -> bool:
-        if self._mirror_ids is None or producer_id < 0:
+        if self._mirror_ids is None or producer_id == NO_PRODUCER_ID:
             return False
         try:
             return await self._mirror_ids.includes(producer_id)
@@ -645,12 +645,11 @@ class Sender:
         self, lane: SenderLane, first: int, end: int, *, required: bool
     ) -> None:
         try:
-            writer = await writer_at(self._cluster, lane.target, first)
-            name = "" if writer is None else f"with producer id {writer.producer_id}"
+            producer_id = await producer_at(self._cluster, lane.target, first)
+            name = f"with producer id {producer_id}"
         except Mm2pyError as error:
-            writer, name = None, f"(its batch cannot be read: {error})"
+            producer_id, name = NO_PRODUCER_ID, f"(its batch cannot be read: {error})"
         if not required:
-            producer_id = -1 if writer is None else writer.producer_id
             await self.name_writer(lane.target, producer_id, first, end - 1)
         elif lane.state is not LaneState.FAILED:
             self.failed(

@@ -46,7 +46,7 @@ from mm2py.protocol.record_batch import (
 )
 from mm2py.protocol.record_bytes import walk
 from mm2py.protocol.splice import rewrite
-from mm2py.types import TopicPartition
+from mm2py.types import NO_PRODUCER_ID, TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -81,20 +81,20 @@ class LogEnd(NamedTuple):
 
     offset: int
     topic_id: bytes
-    producer_id: int = -1
+    producer_id: int = NO_PRODUCER_ID
     lasts: bool = True
 
 
 class KeptProducer(NamedTuple):
-    """The stored producer id of a partition's copies, -1 for none (as in transactions), and the
-    target offset where it began to write. One that does not last ends with its process."""
+    """The stored producer id of a partition's copies (in transactions none), and the target offset
+    where it began to write. One that does not last ends with its process."""
 
     producer_id: int
     began: int
     lasts: bool = True
 
 
-NO_PRODUCER: Final = KeptProducer(-1, -1)
+NO_PRODUCER: Final = KeptProducer(NO_PRODUCER_ID, -1)
 
 
 class Behind(NamedTuple):
@@ -225,7 +225,7 @@ class LaneTail:
         self.recognised = 0
         self._passed_bytes = 0
         """Bytes that were read after the last recognised record."""
-        self._opened = -1  # producer id of what is in ``_open``
+        self._opened = NO_PRODUCER_ID  # producer id of what is in ``_open``
         self.is_over = start >= end
         self.has_holes = False
         """Whether records are gone that may have been copies of what comes next."""
@@ -243,7 +243,7 @@ class LaneTail:
     @property
     def is_aborted(self) -> bool:
         """Whether all that is ours in it was aborted, so that none of it is copied twice."""
-        return self._kept.producer_id < 0
+        return self._kept.producer_id == NO_PRODUCER_ID
 
     @property
     def left(self) -> int:
@@ -482,8 +482,8 @@ class LaneTail:
 
     def _is_of_another(self, header: Sequence[int]) -> bool:
         """Whether a batch is another writer's: equal contents do not make it a copy."""
-        # Clients without an id have -1 too.
-        return header[9] != self._kept.producer_id or header[9] < 0
+        # Clients without idempotence are no mirror.
+        return header[9] != self._kept.producer_id or header[9] == NO_PRODUCER_ID
 
 
 # ---- records
@@ -500,14 +500,16 @@ def not_identical(lane: SenderLane, cause: str) -> PartitionError:
     )
 
 
-async def writer_at(cluster: Cluster, tp: TopicPartition, offset: int) -> Writer | None:
-    """Return the producer of the batch at an offset; None where it was compacted away.
+async def producer_at(cluster: Cluster, tp: TopicPartition, offset: int) -> int:
+    """Return the producer id of the batch at an offset; none too where it was compacted away.
 
     Raises:
         RetriableError: the log cannot be read now.
         FatalServerError: it may not be read, or does not have this offset any more.
     """
-    return writer_of(await fetch_partition(cluster, tp, offset, max_bytes=HEADER_BYTES), offset)
+    fetched = await fetch_partition(cluster, tp, offset, max_bytes=HEADER_BYTES)
+    writer = writer_of(fetched, offset)
+    return NO_PRODUCER_ID if writer is None else writer.producer_id
 
 
 def writer_of(fetched: FetchedPartition, offset: int) -> Writer | None:

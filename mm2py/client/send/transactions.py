@@ -66,7 +66,7 @@ from mm2py.protocol.messages import (
     end_txn,
 )
 from mm2py.protocol.topics import ProducerIdResult
-from mm2py.types import TopicPartition
+from mm2py.types import NO_PRODUCER_ID, TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -180,7 +180,7 @@ class Transactions:
         self._listeners: list[Callable[[Exception], None]] = []
         self.implicit = False
         """Whether the second protocol generation is used (KIP-890), from ``start`` on."""
-        self.producer_id = self.epoch = -1
+        self.producer_id, self.epoch = NO_PRODUCER_ID, -1
         self.began = asyncio.Event()
         """Set while a transaction is open."""
         self._phase = Phase.IDLE
@@ -218,12 +218,12 @@ class Transactions:
         """
         # Several Senders share this producer, and each starts it.
         async with self._starting:
-            if self.producer_id >= 0:
+            if self.producer_id != NO_PRODUCER_ID:
                 return
-            # Id -1 fences: the coordinator aborts what is open, answers
+            # Without an id it fences: the coordinator aborts what is open, answers
             # CONCURRENT_TRANSACTIONS, and gives the next epoch to a later
             # try (TransactionCoordinator.prepareInitProducerIdTransit).
-            answer = await self._init(-1, -1)
+            answer = await self._init(NO_PRODUCER_ID, -1)
             if answer.error_code == TOO_LONG:
                 raise ConfigError(
                     f"transaction.timeout.ms={self._timeout_ms} of the producer is refused by "

@@ -39,7 +39,7 @@ from mm2py.mirror.offset_map import (
 from mm2py.protocol.topics import NO_TOPIC_ID
 from mm2py.runtime.tasks.target_sender import TaskSender
 from mm2py.storage.offset_map_store import MapStore, NoMapStore, StoredMap
-from mm2py.types import TopicPartition
+from mm2py.types import NO_PRODUCER_ID, TopicPartition
 
 T = TypeVar("T")
 
@@ -199,7 +199,7 @@ class TaskOffsetMaps:
         """Return the producer id that the copies of a partition were last written with."""
         partition_map = self.of(source)
         stored, began = partition_map.producer_id, partition_map.producer_from
-        if stored >= -1:
+        if stored >= NO_PRODUCER_ID:
             return KeptProducer(stored, began)
         return KeptProducer(ending_producer(stored), began, lasts=False)
 

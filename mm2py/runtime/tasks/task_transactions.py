@@ -46,7 +46,7 @@ from mm2py.runtime.tasks.own_offsets import OwnTopicOffsets
 from mm2py.runtime.tasks.target_sender import OnDelivered, OnDoubt, OnFailed, OnStalled
 from mm2py.storage.offset_map_store import MapsOver, MapStore, page_entries
 from mm2py.storage.table import Entry, batched
-from mm2py.types import TaskId, TopicPartition
+from mm2py.types import NO_PRODUCER_ID, TaskId, TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -229,7 +229,7 @@ class TaskTransactions:
         await self._cluster.connect()
         # After a RetriableError below: InitProducerId is done already, and a second one would only
         # raise the epoch.
-        if self.transactions.producer_id < 0:
+        if self.transactions.producer_id == NO_PRODUCER_ID:
             # KIP-618's order, as ``ExactlyOnceWorkerSourceTask``: pre-producer check (fence),
             # initTransactions, post-producer check.
             await self._fence()

@@ -13,7 +13,7 @@ from mm2py.client.send import node, sender
 from mm2py.client.send.lane import MergePlan, SenderLane, Sent
 from mm2py.client.send.limits import TargetLimits
 from mm2py.client.send.sender import FOREIGN_LOOK_S
-from mm2py.client.send.tail import Behind, Identical, KeptProducer, LogEnd
+from mm2py.client.send.tail import NO_PRODUCER, Behind, Identical, KeptProducer, LogEnd
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.errors import ConnectionFailedError, TargetMovedError, UnsupportedVersionError
 from mm2py.protocol import error_codes as codes
@@ -51,7 +51,7 @@ class Copied:
 
     def producer(self, source: TopicPartition) -> KeptProducer:
         del source
-        return KeptProducer(-1, -1)
+        return NO_PRODUCER
 
     def opens(self, source: TopicPartition) -> bool:
         del source
