@@ -26,7 +26,7 @@ from typing import Final, final
 
 from mm2py.api.context import TaskContext
 from mm2py.client.connect.group_admin import Committed
-from mm2py.clock import together, wait_or_stop
+from mm2py.clock import each_of, together, wait_or_stop
 from mm2py.errors import FatalServerError, Mm2pyError, ServerError
 from mm2py.mirror.checkpoints import GROUP_STATES, Checkpoint
 from mm2py.observability.logging import some_of
@@ -210,8 +210,7 @@ class GroupSync:
                 due.append((group, offsets, too_far))
             else:
                 self._clear(group)
-        for start in range(0, len(due), AT_ONCE):
-            await asyncio.gather(*(self._commit(*it) for it in due[start : start + AT_ONCE]))
+        await each_of(due, lambda it: self._commit(*it), at_once=AT_ONCE)
         self._under_way.difference_update(groups)
         self._report()
 

@@ -13,10 +13,10 @@ from typing import Final, final
 from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.send.sender import Sender
-from mm2py.clock import SYSTEM_CLOCK
+from mm2py.clock import SYSTEM_CLOCK, each_of
 from mm2py.config.client_properties import framework_producer_properties
 from mm2py.config.clients import producer_settings
-from mm2py.errors import ConfigError, FatalError, Mm2pyError
+from mm2py.errors import ConfigError, FatalError
 from mm2py.mirror.start_positions import Boundary, parse_boundary
 from mm2py.protocol.record_batch import RecordBatch
 from mm2py.protocol.records import decode_batch
@@ -140,7 +140,6 @@ class _Rerun:
         self._pending: dict[TopicPartition, int] = {}
         self._error: Exception | None = None
         self._moved = asyncio.Event()
-        self._slots = asyncio.Semaphore(_AT_ONCE)
 
     async def partitions(self) -> list[TopicPartition]:
         """Return the partitions that are meant; ``ConfigError``: the source has no such topic or
@@ -250,11 +249,7 @@ class _Rerun:
         """Copy everything and return a row for each partition."""
         try:
             await self._sender.start()
-            async with asyncio.TaskGroup() as group:
-                for tp, log in ranges.items():
-                    group.create_task(self._copy(tp, log))
-        except* Mm2pyError as errors:
-            raise _first(errors) from None
+            await each_of(ranges.items(), lambda it: self._copy(*it), at_once=_AT_ONCE)
         finally:
             await self._sender.close()
         topic, into = self._options.topic, self._options.into
@@ -276,14 +271,13 @@ class _Rerun:
 
     async def _copy(self, tp: TopicPartition, log: LogEnds) -> None:
         target = TopicPartition(self._options.into, tp.partition)
-        async with self._slots:
-            async for batches in self._reader.read(tp, log.start, log.end):
-                for batch in batches:
-                    inside = cut(tp, batch, log)
-                    self._pending[tp] = self._pending.get(tp, 0) + sum(it.count for it in inside)
-                    self._sender.enqueue(tp, target, inside)
-                await self._until(lambda: self._sender.buffered_bytes < _UNDER_WAY_BYTES)
-            await self._until(lambda: not self._pending.get(tp))
+        async for batches in self._reader.read(tp, log.start, log.end):
+            for batch in batches:
+                inside = cut(tp, batch, log)
+                self._pending[tp] = self._pending.get(tp, 0) + sum(it.count for it in inside)
+                self._sender.enqueue(tp, target, inside)
+            await self._until(lambda: self._sender.buffered_bytes < _UNDER_WAY_BYTES)
+        await self._until(lambda: not self._pending.get(tp))
 
     async def _until(self, is_so: Callable[[], bool]) -> None:
         while not is_so():
@@ -367,11 +361,3 @@ def cut(tp: TopicPartition, batch: LogBatch, log: LogEnds) -> list[RecordBatch]:
     if not inside:
         return []
     return [new_batch([it.offset for it in inside], inside, batch.codec)]
-
-
-def _first(errors: BaseExceptionGroup[Mm2pyError]) -> Mm2pyError:
-    cause: BaseException = errors
-    while isinstance(cause, BaseExceptionGroup):
-        cause = cause.exceptions[0]
-    assert isinstance(cause, Mm2pyError)
-    return cause

@@ -16,7 +16,7 @@ from typing import Final, final
 
 from mm2py.client.connect.admin import Admin
 from mm2py.client.pacing import RequestPace, patience
-from mm2py.clock import SYSTEM_CLOCK, Clock
+from mm2py.clock import SYSTEM_CLOCK, Clock, each_of, together
 from mm2py.config.class_names import SOURCE_NAME
 from mm2py.config.clients import ConnectionSettings
 from mm2py.config.mirror_maker import MirrorMakerConfig
@@ -203,14 +203,11 @@ async def examine_file(
     # Many patterns take half a second, which a worker's loop does not have.
     known.append(await asyncio.to_thread(_circle, path, [plan.name for plan in plans]))
     async with AsyncExitStack() as stack:
-        shared, at_once = Shared(clock, stack, pace), asyncio.Semaphore(AT_ONCE)
-        await asyncio.gather(*(_reach(plan, shared) for plan in plans))
-
-        async def one(plan: FlowPlan) -> list[Result]:
-            async with at_once:
-                return await examine_plan(plan, clock, shared)
-
-        known += await asyncio.gather(*map(one, plans))
+        shared = Shared(clock, stack, pace)
+        await together(*(_reach(plan, shared) for plan in plans))
+        known += await each_of(
+            plans, lambda plan: examine_plan(plan, clock, shared), at_once=AT_ONCE
+        )
         known.append(list(_twins(plans, shared)))
     return [it for results in known for it in results]
 
