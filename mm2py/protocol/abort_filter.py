@@ -49,7 +49,11 @@ class AbortFilter:
             ProtocolError: the marker is damaged.
         """
         if marker_type(view, count) == ABORT:
-            self._inside.discard(producer_id)
+            self.ended(producer_id)
+
+    def ended(self, producer_id: int) -> None:
+        """End a producer's transaction, whichever way: a commit is of none that was aborted."""
+        self._inside.discard(producer_id)
 
 
 def marker_type(view: memoryview, count: int) -> int:

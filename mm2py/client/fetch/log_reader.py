@@ -28,6 +28,7 @@ from mm2py.errors import (
     RequestTimedOutError,
     RetriableError,
 )
+from mm2py.protocol.abort_filter import AbortFilter
 from mm2py.protocol.error_codes import (
     NONE,
     OFFSET_NOT_AVAILABLE,
@@ -469,20 +470,17 @@ class LogReader:
     ) -> None:
         assert part.records is not None
         position = self._positions[tp]
-        # As Java's CompletedFetch: by first offset, entered while batches pass, left at the marker.
-        aborted = sorted(part.aborted, key=lambda pair: pair[1], reverse=True)
-        inside: set[int] = set()
+        aborts = AbortFilter(part.aborted)
         try:
             for batch in decode_batches(part.records):
-                while aborted and aborted[-1][1] <= batch.last_offset:
-                    inside.add(aborted.pop()[0])
+                aborts.enter(batch.last_offset)
                 if batch.is_control:  # the marker that ends a transaction
-                    inside.discard(batch.producer_id)
+                    aborts.ended(batch.producer_id)
                 # Brokers return the batch that contains the position, from its beginning.
                 if batch.last_offset < position:
                     continue
                 skipped = batch.is_control or (
-                    batch.is_transactional and batch.producer_id in inside
+                    batch.is_transactional and aborts.covers(batch.producer_id)
                 )
                 again = self._again.get(tp)
                 for record in () if skipped else batch.records:
