@@ -25,6 +25,7 @@ class AbortFilter:
     __slots__ = ("_inside", "_waiting")
 
     def __init__(self, aborted: Sequence[tuple[int, int]]) -> None:
+        # By first offset, as Java's ``CompletedFetch`` queues them, whatever order a broker has.
         self._waiting = sorted(aborted, key=lambda pair: pair[1], reverse=True)
         self._inside: set[int] = set()
 

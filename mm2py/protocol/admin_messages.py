@@ -76,6 +76,7 @@ def describe_configs(
                 )
                 for resource in resources
             ],
+            # What a value overrides (KIP-226), and what it means (v3, KIP-569): long answers.
             include_synonyms=False,
             include_documentation=False,
         )
@@ -252,6 +253,7 @@ def describe_acls() -> Call[AclsResult]:
         )
         return AclsResult(answer.error_code, answer.error_message or "", acls)
 
+    # v1 has the pattern type (KIP-290), as of ``create_acls``.
     return schema_call(request, admin_schema.DescribeAclsResponse, convert, (1, 3))
 
 
@@ -319,6 +321,7 @@ def delete_acls(acls: Sequence[Acl]) -> Call[tuple[NamedError, ...]]:
             for acl, result in zip(acls, answer.filter_results, strict=True)
         )
 
+    # v1 has the pattern type (KIP-290), as of ``create_acls``.
     return schema_call(request, admin_schema.DeleteAclsResponse, convert, (1, 3))
 
 
@@ -407,6 +410,7 @@ def list_transactions(producer_ids: Sequence[int]) -> Call[Mapping[int, str]]:
     def convert(answer: admin_schema.ListTransactionsResponse) -> Mapping[int, str]:
         return {state.producer_id: state.transactional_id for state in answer.transaction_states}
 
+    # v1 adds a filter by duration (KIP-994).
     return schema_call(request, admin_schema.ListTransactionsResponse, convert, (0, 0))
 
 

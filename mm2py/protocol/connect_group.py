@@ -151,6 +151,7 @@ def decode_metadata(data: bytes) -> WorkerMetadata:
     """
     read = _ByteReader(data, "worker metadata")
     version, url, config_offset = read.int16(), read.string(), read.int64()
+    # Eager: every worker gives up all of its work before it joins.
     if version == 0:
         return WorkerMetadata(version, url, config_offset)
     allocation = read.data()
@@ -164,6 +165,7 @@ def encode_assignment(assignment: Assignment) -> bytes:
     out = _INT16.pack(assignment.version) + _INT16.pack(assignment.error)
     out += _string(assignment.leader) + _string(assignment.leader_url)
     out += _INT64.pack(assignment.config_offset) + _connectors(assignment.assigned)
+    # Eager: nothing is left to be revoked when a round begins.
     if assignment.version == 0:
         return out
     return out + _connectors(assignment.revoked) + _INT32.pack(assignment.delay_ms)

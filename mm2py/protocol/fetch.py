@@ -29,6 +29,7 @@ FETCH_KEY: Final = 1
 FETCH_VERSIONS: Final = (4, 18)
 """v13 and later name topics by id (KIP-516); v12 is the last by name."""
 
+# KIP-482: compact lengths and tagged fields.
 _FLEXIBLE: Final = 12
 _BY_ID: Final = 13
 _NO_REPLICA_ID: Final = 15
@@ -128,6 +129,7 @@ def encode_fetch(  # noqa: PLR0913 - one keyword per field of the message
     if version < _NO_REPLICA_ID:
         out += b"\xff\xff\xff\xff"
     out += _LIMITS.pack(max_wait_ms, min_bytes, max_bytes, isolation_level)
+    # KIP-227: fetch sessions.
     if version >= 7:
         out += _SESSION.pack(session_id, session_epoch)
     _add_topics(version, out, partitions)
@@ -175,6 +177,7 @@ def _ask(version: int, part: FetchPartition) -> bytes:
     if version >= 9:
         epoch = part.current_leader_epoch
         return _ASK_V9.pack(part.partition, epoch, part.position, start, most)
+    # KIP-107: a follower names its log start; that of a consumer is -1.
     if version >= 5:
         return _ASK_V5.pack(part.partition, part.position, start, most)
     return _ASK_V4.pack(part.partition, part.position, most)
@@ -211,6 +214,7 @@ def _flexible(version: int, body: memoryview) -> FetchResponse:
     topics, position = read_unsigned(body, position + _TOP_V7.size)
     for _ in range(topics - 1):
         name, topic_id = "", NO_TOPIC_ID
+        # KIP-516: the name is not sent any more.
         if version >= _BY_ID:
             topic_id = bytes(body[position : position + 16])
             position += 16
@@ -249,6 +253,7 @@ def _flexible_partition(
     if body[position] == 0:
         return position + 1
     tags, position = read_tags(body, position)
+    # DivergingEpoch (v12, KIP-595).
     if 0 in tags:
         epoch, end = _EPOCH_END.unpack_from(tags[0])
         # The default of the tag is (-1, -1): no divergence.
@@ -281,6 +286,7 @@ def _records(body: memoryview, position: int, size: int) -> tuple[memoryview | N
 def _classic(version: int, body: memoryview) -> FetchResponse:
     position = 4
     answer = FetchResponse(INT32.unpack_from(body, 0)[0], 0, 0, [])
+    # KIP-227: an error of the session itself, and its id.
     if version >= 7:
         answer.error_code, answer.session_id = _CODE_SESSION.unpack_from(body, 4)
         position = _TOP_V7.size
@@ -298,6 +304,7 @@ def _classic(version: int, body: memoryview) -> FetchResponse:
 def _classic_partition(
     version: int, body: memoryview, position: int, topic: str, found: list[FetchedPartition]
 ) -> int:
+    # KIP-107: v5 tells where the log starts.
     layout = _FOUND_V5 if version >= 5 else _FOUND_V4
     index, code, high, stable, *rest = layout.unpack_from(body, position)
     start = rest[0] if rest else -1
@@ -310,6 +317,7 @@ def _classic_partition(
         aborted.append(_ABORTED.unpack_from(body, position))
         position += _ABORTED.size
     preferred = -1
+    # KIP-392: the replica to read from instead.
     if version >= 11:
         preferred = INT32.unpack_from(body, position)[0]
         position += 4

@@ -71,7 +71,7 @@ def find_coordinator(
             BrokerNode(result.node_id, result.host, result.port),
         )
 
-    # v0 knows groups only.
+    # v0 knows groups only (KIP-98).
     low = 0 if kind is CoordinatorType.GROUP else 1
     return schema_call(request, metadata_schema.FindCoordinatorResponse, convert, (low, 6))
 
@@ -166,6 +166,7 @@ def sync_group(
             generation_id=generation_id,
             member_id=member_id,
             group_instance_id=None,
+            # v5 has both, and a broker refuses those of another protocol (KIP-559).
             protocol_type=protocol_type,
             protocol_name=protocol_name,
             assignments=[
@@ -209,6 +210,7 @@ def leave_group(group_id: str, member_id: str) -> Call[int]:
     def request() -> consumer_schema.LeaveGroupRequest:
         return consumer_schema.LeaveGroupRequest(
             group_id=group_id,
+            # v3 has a list of members in place of the one (KIP-345).
             member_id=member_id,
             members=[
                 consumer_schema.LeaveGroupRequest.MemberIdentity(member_id=member_id, reason=None)
@@ -402,6 +404,7 @@ def group_offsets(group_ids: Sequence[str]) -> Call[dict[str, FetchedOffsets]]:
                 )
                 for name in names
             ],
+            # As of ``offset_fetch``.
             require_stable=False,
         )
 
@@ -482,6 +485,7 @@ def _read_outcomes(version: int, body: memoryview) -> tuple[PartitionOutcome, ..
     outcomes: list[PartitionOutcome] = []
     try:
         at = skip_tags(body, 0) if flexible else 0
+        # KIP-124.
         at += INT32.size if version >= _WITH_THROTTLE else 0
         topics, at = _read_count(body, at, flexible=flexible)
         for _ in range(topics):

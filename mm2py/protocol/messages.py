@@ -204,6 +204,7 @@ def offset_for_leader_epoch(queries: Iterable[EpochQuery]) -> Call[tuple[EpochEn
     def request() -> consumer_schema.OffsetForLeaderEpochRequest:
         kind = consumer_schema.OffsetForLeaderEpochRequest.OffsetForLeaderTopic
         return consumer_schema.OffsetForLeaderEpochRequest(
+            # A consumer: replicas name themselves here (v3).
             replica_id=-1,
             topics=[
                 kind(
@@ -273,6 +274,7 @@ def create_topics(
                 topic.error_message or "",
                 topic.num_partitions,
                 topic.replication_factor,
+                # KIP-525, v5; null where they may not be read.
                 {it.name: it.value or "" for it in topic.configs or ()},
             )
             for topic in answer.topics

@@ -138,6 +138,7 @@ def decode_batches(record_set: Bytes) -> Iterator[DecodedBatch]:
     """
     view, position = memoryview(record_set), 0
     while len(view) - position >= HEADER_BYTES:
+        # Magic 0 and 1: message sets of before Kafka 0.11 (KIP-98).
         if view[position + 16] < 2:
             converted, position = legacy_to_v2(view, position)
             for batch in converted:

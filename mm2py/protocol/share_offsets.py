@@ -31,6 +31,7 @@ DESCRIBE_KEY: Final = 90
 ALTER_KEY: Final = 91
 _WITH_LAG: Final = 1
 
+# Null in place of a list of topics.
 _ALL_TOPICS: Final = b"\0"
 _NO_TAGS: Final = b"\0"
 _TOPIC_ID_BYTES: Final = 16
@@ -141,6 +142,7 @@ def _read_topic(version: int, body: memoryview, at: int, offsets: list[ShareOffs
         partition, start, _epoch = _DESCRIBED.unpack_from(body, at)
         at += _DESCRIBED.size
         lag = -1
+        # KIP-1226.
         if version >= _WITH_LAG:
             (lag,) = _LAG.unpack_from(body, at)
             at += _LAG.size

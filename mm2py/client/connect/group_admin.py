@@ -120,6 +120,7 @@ class GroupAdmin:
         by_node: dict[int, list[str]] = {}
         unsent = unsendable(groups, "group")
         for group, listing in groups.items():
+            # ListGroups 4 (KIP-518) says it already.
             if listing.state:
                 continue
             listings[group] = replace(listing, state=UNKNOWN)
@@ -151,6 +152,7 @@ class GroupAdmin:
         for node_id, names in by_node.items():
             connection = await self.cluster.connection(node_id, COORDINATOR)
             for it in await connection.call(describe_groups(names, operations=True)):
+                # Without Describe the answer has this code in place of rights.
                 if it.error_code == GROUP_AUTHORIZATION_FAILED or it.operations is not None:
                     rights[it.group_id] = frozenset(map(AclOperation, it.operations or ()))
         return rights

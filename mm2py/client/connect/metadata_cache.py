@@ -127,6 +127,7 @@ class MetadataCache:
         for partition in topic.partitions:
             tp = TopicPartition(topic.name, partition.partition)
             topic_id, highest = self._epochs.get(tp, (topic.topic_id, -1))
+            # KIP-320: epochs only rise. -1 is of brokers before 2.1, whose order is not known.
             if topic_id == topic.topic_id and -1 < partition.leader_epoch < highest:
                 continue
             self._epochs[tp] = (topic.topic_id, partition.leader_epoch)
@@ -142,6 +143,7 @@ class MetadataCache:
 
         Ids are never reused, so its leaders are ignored.
         """
+        # KIP-516: brokers before 2.8 have no ids.
         if topic.topic_id == NO_TOPIC_ID:
             return False
         known = self._incarnations.setdefault(topic.name, [])

@@ -168,6 +168,7 @@ class TargetLimits:
         except Mm2pyError:
             return DEFAULT_EXPIRATION_MS
         # A broker answers only for keys that it knows, so both are requested.
+        # The newer name first (KIP-854): brokers that have both do not use the other for it.
         known = _number(answer, EXPIRATION) or _number(answer, EXPIRATION_BEFORE_3_5)
         if known and known != DEFAULT_EXPIRATION_MS:
             log.info("target broker forgets producers node=%d after_ms=%d", node_id, known)
