@@ -23,7 +23,7 @@ from operator import attrgetter
 from typing import Final, NamedTuple, Protocol, final
 
 from mm2py.errors import ProtocolError
-from mm2py.mirror.offset_map import (
+from mm2py.mirror.offset_map_pages import (
     Mark,
     Page,
     PageHead,

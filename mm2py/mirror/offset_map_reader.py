@@ -36,7 +36,13 @@ from mm2py.mirror.offset_lookup import (
     to_source,
     to_target,
 )
-from mm2py.mirror.offset_map import Page, PageRef, decode_page, decode_page_key, offset_map_topic
+from mm2py.mirror.offset_map_pages import (
+    Page,
+    PageRef,
+    decode_page,
+    decode_page_key,
+    offset_map_topic,
+)
 from mm2py.mirror.routed_names import SAMPLE
 from mm2py.mirror.shared_copies import OtherMaps
 from mm2py.protocol.error_codes import OFFSET_OUT_OF_RANGE

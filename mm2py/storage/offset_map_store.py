@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, Protocol, final
 
 from mm2py.errors import ProtocolError
 from mm2py.mirror.offset_lookup import MapIndex
-from mm2py.mirror.offset_map import Page, PageRef, decode_page, encode_page, encode_page_key
+from mm2py.mirror.offset_map_pages import Page, PageRef, decode_page, encode_page, encode_page_key
 from mm2py.protocol.records import Record
 from mm2py.storage.table import Entry, Table, batched
 from mm2py.types import TopicPartition

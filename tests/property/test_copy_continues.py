@@ -25,7 +25,7 @@ from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.clients import ConnectionSettings, ProducerSettings
 from mm2py.errors import ConnectionFailedError, TargetMovedError
 from mm2py.mirror.offset_lookup import Place, to_source, to_target
-from mm2py.mirror.offset_map import Page, PageRef, decode_page, decode_page_key
+from mm2py.mirror.offset_map_pages import Page, PageRef, decode_page, decode_page_key
 from mm2py.mirror.source_offsets import committed_topic_id, mirror_source_partition, next_offset
 from mm2py.observability.metrics import Metrics
 from mm2py.protocol.batch_stage import sign

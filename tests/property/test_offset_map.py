@@ -18,12 +18,12 @@ from mm2py.mirror.offset_lookup import (
     to_source,
     to_target,
 )
-from mm2py.mirror.offset_map import (
+from mm2py.mirror.offset_map import PartitionMap
+from mm2py.mirror.offset_map_pages import (
     PAGE_SEGMENTS,
     Mark,
     Page,
     PageRef,
-    PartitionMap,
     Segment,
     decode_page,
     decode_page_key,

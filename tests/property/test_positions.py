@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from mm2py.api.task import Delivery
 from mm2py.client.connect.share_positions import delivered_of, share_positions
 from mm2py.mirror.offset_lookup import MapIndex, to_target
-from mm2py.mirror.offset_map import Page, Segment, decode_head, encode_page
+from mm2py.mirror.offset_map_pages import Page, Segment, decode_head, encode_page
 from mm2py.mirror.shared_copies import SharedCopies
 from mm2py.protocol.groups import FetchedOffset
 from mm2py.protocol.records import NewRecord

@@ -23,7 +23,7 @@ from mm2py.config.clients import ConnectionSettings, ProducerSettings
 from mm2py.config.definitions import parse_config
 from mm2py.config.framework import FrameworkConfig, LossPolicies
 from mm2py.errors import ProducerFencedError, TransactionAbortedError
-from mm2py.mirror.offset_map import Page, decode_page, decode_page_key
+from mm2py.mirror.offset_map_pages import Page, decode_page, decode_page_key
 from mm2py.mirror.source_offsets import source_offset_key
 from mm2py.observability.metrics import Metrics
 from mm2py.protocol import error_codes as codes

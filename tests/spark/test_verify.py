@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from mm2py.errors import PartitionError
-from mm2py.mirror.offset_map import Page, Segment, offset_map_topic
+from mm2py.mirror.offset_map_pages import Page, Segment, offset_map_topic
 from mm2py.protocol.messages import delete_records
 from mm2py.protocol.topics import NO_TOPIC_ID
 from mm2py.storage.offset_map_store import page_entries

@@ -13,7 +13,7 @@ from typing import Final, cast
 
 import pytest
 
-from mm2py.mirror.offset_map import Segment, offset_map_topic
+from mm2py.mirror.offset_map_pages import Segment, offset_map_topic
 from mm2py.storage.offset_map_store import page_entries
 from mm2py.types import ClusterAlias, TopicPartition
 from mm2py_jobs.copy.backfill_flow import BackfillSession

@@ -24,7 +24,7 @@ from mm2py.config.clients import ProducerSettings, producer_settings
 from mm2py.config.worker import WorkerConfig
 from mm2py.errors import Mm2pyError
 from mm2py.mirror.ledger import ledger_topic
-from mm2py.mirror.offset_map import offset_map_topic
+from mm2py.mirror.offset_map_pages import offset_map_topic
 from mm2py.mirror.offset_map_reader import read_page
 from mm2py.mirror.producer_ids import PRODUCERS_TOPIC
 from mm2py.observability.metrics import FlowMeter

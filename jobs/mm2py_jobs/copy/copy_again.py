@@ -26,7 +26,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from mm2py.mirror.backfills import Lease, LeaseState
-from mm2py.mirror.offset_map import Mark, Page, Segment
+from mm2py.mirror.offset_map_pages import Mark, Page, Segment
 from mm2py.types import TopicPartition
 
 log = logging.getLogger(__name__)

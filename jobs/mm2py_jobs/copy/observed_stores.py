@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import final
 
 from mm2py.errors import ProtocolError
-from mm2py.mirror.offset_map import Page
+from mm2py.mirror.offset_map_pages import Page
 from mm2py.mirror.source_offsets import (
     mirrored_partition,
     next_offset,

@@ -21,13 +21,8 @@ from mm2py.errors import Mm2pyError, ProtocolError, UnsupportedVersionError
 from mm2py.mirror.backfills import CopyAgain, SettingChange
 from mm2py.mirror.ledger import IncarnationRecord, decode_ledger_record, ledger_topic
 from mm2py.mirror.offset_lookup import Beginning, beginning_of
-from mm2py.mirror.offset_map import (
-    Page,
-    PartitionMap,
-    decode_page,
-    decode_page_key,
-    offset_map_topic,
-)
+from mm2py.mirror.offset_map import PartitionMap
+from mm2py.mirror.offset_map_pages import Page, decode_page, decode_page_key, offset_map_topic
 from mm2py.mirror.source_offsets import (
     NO_EPOCH,
     committed_epoch,

@@ -16,7 +16,7 @@ from mm2py.mirror.backfills import backfill_topic
 from mm2py.mirror.filters import group_filter_from_config
 from mm2py.mirror.flow_overrides import flows_topic
 from mm2py.mirror.ledger import ledger_topic
-from mm2py.mirror.offset_map import offset_map_topic
+from mm2py.mirror.offset_map_pages import offset_map_topic
 from mm2py.mirror.two_clusters import ClusterEnd, refuse_one_cluster
 from mm2py.observability.quantities import duration_text, size_text
 from mm2py.protocol.acls import AclOperation

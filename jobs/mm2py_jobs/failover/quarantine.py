@@ -23,7 +23,7 @@ from mm2py.errors import ServerError
 from mm2py.mirror.failovers import LogPlace, Tail, quarantine_topic
 from mm2py.mirror.ledger import LedgerRecord, encode_ledger_record, ledger_topic, topic_id_text
 from mm2py.mirror.offset_lookup import beginning_of
-from mm2py.mirror.offset_map import Mark, Segment
+from mm2py.mirror.offset_map_pages import Mark, Segment
 from mm2py.protocol.abort_filter import ABORT, marker_type
 from mm2py.protocol.error_codes import TOPIC_ALREADY_EXISTS
 from mm2py.protocol.records import NewRecord, Record, decode_batch

@@ -41,7 +41,8 @@ from mm2py.mirror.failovers import (
     is_failover_topic,
 )
 from mm2py.mirror.ledger import IncarnationRecord, encode_incarnation
-from mm2py.mirror.offset_map import Page, PartitionMap
+from mm2py.mirror.offset_map import PartitionMap
+from mm2py.mirror.offset_map_pages import Page
 from mm2py.observability.logging import some_of
 from mm2py.protocol.acls import Acl, AclOperation, AclPermission, AclResourceType, PatternType
 from mm2py.protocol.admin_messages import ActiveProducer

@@ -18,11 +18,7 @@ from typing import Final, NamedTuple, Self, cast, final
 from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
 from mm2py.mirror.offset_lookup import beginning_of
-from mm2py.mirror.offset_map import (
-    Mark,
-    Page,
-    Segment,
-)
+from mm2py.mirror.offset_map_pages import Mark, Page, Segment
 from mm2py.protocol.configs import ConfigEntry
 from mm2py.protocol.topics import is_another_topic
 from mm2py.types import TopicPartition

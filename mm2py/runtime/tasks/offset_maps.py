@@ -28,14 +28,8 @@ from mm2py.client.permit import Permit
 from mm2py.client.send.tail import Behind, Identical, KeptProducer, LogEnd
 from mm2py.clock import Clock
 from mm2py.errors import Mm2pyError, RetriableError
-from mm2py.mirror.offset_map import (
-    Mark,
-    Page,
-    PartitionMap,
-    Segment,
-    TargetLoss,
-    ending_producer,
-)
+from mm2py.mirror.offset_map import PartitionMap, TargetLoss
+from mm2py.mirror.offset_map_pages import Mark, Page, Segment, ending_producer
 from mm2py.protocol.topics import NO_TOPIC_ID
 from mm2py.runtime.tasks.target_sender import TaskSender
 from mm2py.storage.offset_map_store import MapStore, NoMapStore, StoredMap

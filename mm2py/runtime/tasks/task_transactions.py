@@ -37,7 +37,7 @@ from mm2py.clock import Clock, until_tick_s, wait_or_stop
 from mm2py.config.client_properties import effective_client_properties
 from mm2py.config.clients import ProducerSettings
 from mm2py.errors import FatalError, ServerError
-from mm2py.mirror.offset_map import Page
+from mm2py.mirror.offset_map_pages import Page
 from mm2py.protocol.columns import partition_of
 from mm2py.protocol.error_codes import error_name
 from mm2py.protocol.records import NewRecord

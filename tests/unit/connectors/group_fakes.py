@@ -20,7 +20,7 @@ from mm2py.mirror.offset_lookup import (
     to_source,
     to_target,
 )
-from mm2py.mirror.offset_map import Page, Segment, decode_head, encode_page
+from mm2py.mirror.offset_map_pages import Page, Segment, decode_head, encode_page
 from mm2py.mirror.offset_syncs import OffsetSync, encode_offset_sync
 from mm2py.protocol.consumer_offsets import CONSUMER_OFFSETS
 from mm2py.protocol.error_codes import UNKNOWN_TOPIC_OR_PARTITION, server_error

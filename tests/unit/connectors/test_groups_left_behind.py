@@ -7,7 +7,7 @@ import pytest
 from mm2py.client.connect.group_admin import GroupListing
 from mm2py.errors import ConnectionFailedError
 from mm2py.flows.flow_offsets import FlowOffsets
-from mm2py.mirror.offset_map import Mark, Segment
+from mm2py.mirror.offset_map_pages import Mark, Segment
 from mm2py.protocol.error_codes import UNKNOWN_MEMBER_ID, server_error
 from mm2py.protocol.groups import FetchedOffset
 from mm2py.testing.clock import FakeClock

@@ -18,7 +18,7 @@ from mm2py.mirror.checkpoints import Checkpoint
 from mm2py.mirror.failovers import Failover, Step, encode_failover
 from mm2py.mirror.filters import TopicSelection, group_filter_from_config
 from mm2py.mirror.offset_lookup import PartitionIndex, Place, Translation, beside_own_records
-from mm2py.mirror.offset_map import PageRef
+from mm2py.mirror.offset_map_pages import PageRef
 from mm2py.mirror.policies import policy_from_config
 from mm2py.protocol.error_codes import UNKNOWN_MEMBER_ID, UNKNOWN_TOPIC_OR_PARTITION, server_error
 from mm2py.protocol.groups import FetchedOffset, OffsetToCommit

@@ -22,7 +22,7 @@ from mm2py.mirror.failovers import (
     Step,
     Tail,
 )
-from mm2py.mirror.offset_map import Mark, Page, Segment
+from mm2py.mirror.offset_map_pages import Mark, Page, Segment
 from mm2py.storage.connect_json import TargetPut, encode_config_record
 from mm2py.testing.clock import FakeClock
 from mm2py.types import ClusterAlias, FlowName, TargetState, TopicPartition

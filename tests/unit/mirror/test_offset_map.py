@@ -16,12 +16,12 @@ from mm2py.config.clients import connection_settings
 from mm2py.errors import ConnectionFailedError, FatalError, ProtocolError, ServerError
 from mm2py.mirror.checkpoints import Checkpoint, encode_checkpoint
 from mm2py.mirror.offset_lookup import PageMissingError, PartitionIndex, Place, to_source, to_target
-from mm2py.mirror.offset_map import (
+from mm2py.mirror.offset_map import PartitionMap
+from mm2py.mirror.offset_map_pages import (
     PAGE_SEGMENTS,
     Mark,
     Page,
     PageRef,
-    PartitionMap,
     Segment,
     decode_head,
     decode_page,

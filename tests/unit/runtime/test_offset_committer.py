@@ -13,7 +13,7 @@ from mm2py.client.permit import Permit
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.errors import ConnectionFailedError
 from mm2py.mirror.offset_lookup import Place, to_source, to_target
-from mm2py.mirror.offset_map import PAGE_SEGMENTS, decode_page_key
+from mm2py.mirror.offset_map_pages import PAGE_SEGMENTS, decode_page_key
 from mm2py.mirror.source_offsets import mirror_source_partition, source_offset
 from mm2py.observability.metrics import FlowMeter
 from mm2py.runtime.tasks import offset_maps

@@ -13,13 +13,13 @@ from mm2py.client.send.tail import Behind, LogEnd
 from mm2py.errors import ConfigError, ConnectionFailedError, FatalError
 from mm2py.mirror.ledger import KnownEvents
 from mm2py.mirror.offset_lookup import Place, to_target
-from mm2py.mirror.offset_map import (
+from mm2py.mirror.offset_map import TargetLoss
+from mm2py.mirror.offset_map_pages import (
     PAGE_SEGMENTS,
     Mark,
     Page,
     PageRef,
     Segment,
-    TargetLoss,
     decode_page,
     decode_page_key,
 )

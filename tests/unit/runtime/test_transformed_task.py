@@ -15,7 +15,7 @@ from mm2py.client.send.tail import Identical
 from mm2py.config.definitions import parse_config
 from mm2py.config.framework import FrameworkConfig
 from mm2py.errors import RetriableError
-from mm2py.mirror.offset_map import Mark, Segment
+from mm2py.mirror.offset_map_pages import Mark, Segment
 from mm2py.mirror.source_offsets import source_offset
 from mm2py.protocol.record_batch import CONTROL_FLAG, HEADER_BYTES, Codec, RecordBatch
 from mm2py.protocol.records import NewRecord, Record, decode_batches

@@ -16,10 +16,10 @@ from mm2py.client.connect.cluster import Cluster
 from mm2py.clock import SYSTEM_CLOCK, Clock
 from mm2py.errors import ServerError, UsageError
 from mm2py.mirror.backfills import CopyAgain, Lease, LeaseState, decode_backfill, encode_backfill
-from mm2py.mirror.offset_map import (
+from mm2py.mirror.offset_map import PartitionMap
+from mm2py.mirror.offset_map_pages import (
     Mark,
     Page,
-    PartitionMap,
     Segment,
     encode_page,
     encode_page_key,

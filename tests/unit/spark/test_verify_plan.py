@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from mm2py.mirror.offset_map import Mark, Page, Segment
+from mm2py.mirror.offset_map_pages import Mark, Page, Segment
 from mm2py.protocol.records import NewRecord, encode_batch
 from mm2py.types import ClusterAlias, FlowName, TopicPartition
 from mm2py_cli.output import OK, UNHEALTHY

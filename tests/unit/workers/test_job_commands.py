@@ -11,7 +11,7 @@ import pytest
 from mm2py.client.connect.admin import Admin, TopicDescription
 from mm2py.errors import FatalError, UsageError
 from mm2py.mirror.backfills import NO_END, Job, JobState, Lease, LeaseState
-from mm2py.mirror.offset_map import Page, Segment
+from mm2py.mirror.offset_map_pages import Page, Segment
 from mm2py.mirror.start_positions import Boundary
 from mm2py.protocol.record_batch import Codec
 from mm2py.protocol.records import NewRecord, decode_batches, encode_batch
