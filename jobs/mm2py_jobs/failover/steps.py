@@ -7,20 +7,16 @@ of ``FailoverClusters``; flows over ``RestFlows``.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final, final
 
 from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
-from mm2py.client.fetch.log_reader import newest_values
-from mm2py.clock import Clock, each_of
+from mm2py.clock import each_of
 from mm2py.config.class_names import SOURCE_NAME
 from mm2py.config.client_properties import effective_client_properties
-from mm2py.config.jaas import parse_jaas
 from mm2py.errors import (
-    ConfigError,
     FatalError,
     Mm2pyError,
     RetriableError,
@@ -36,15 +32,13 @@ from mm2py.mirror.failovers import (
     Rule,
     Step,
     Tail,
-    decode_failover,
     failover_topic,
-    is_failover_topic,
 )
 from mm2py.mirror.ledger import IncarnationRecord, encode_incarnation
 from mm2py.mirror.offset_map import PartitionMap
 from mm2py.mirror.offset_map_pages import Page
 from mm2py.observability.logging import some_of
-from mm2py.protocol.acls import Acl, AclOperation, AclPermission, AclResourceType, PatternType
+from mm2py.protocol.acls import Acl
 from mm2py.protocol.admin_messages import ActiveProducer
 from mm2py.protocol.error_codes import error_name
 from mm2py.protocol.topics import NO_TOPIC_ID, is_another_topic
@@ -53,6 +47,7 @@ from mm2py.types import LATEST, NO_PRODUCER_ID, FlowName, TopicPartition
 from mm2py_jobs.copy.survey import copied_now
 from mm2py_jobs.failover.clusters import FailoverClusters, ends_first
 from mm2py_jobs.failover.driver import DriverProgress, FailoverStore, SourceAwayError
+from mm2py_jobs.failover.fences import FencePlan, fence_of, principal_of, rules_of_others
 from mm2py_jobs.failover.flows import FlowAnswer, RestFlows, stop_record, stop_without_workers
 from mm2py_jobs.failover.groups import move_groups
 from mm2py_jobs.failover.quarantine import post_to_ledger, quarantine, reverse_starts
@@ -79,130 +74,6 @@ LOOK_S: Final = 0.3
 _AT_ONCE: Final = 8
 """Ranges of the source that are read side by side: each holds two pieces of ``FETCH_BYTES``."""
 ANY_TOPIC: Final = ".*"
-
-EVERYBODY: Final = "User:*"
-_WRITES: Final = frozenset({AclOperation.WRITE, AclOperation.ALL})
-_SHOWN: Final = 3
-_OWN_NAME: Final = (
-    "the mirror's login does not tell its principal: it is fenced too, unless it is a super user"
-)
-
-
-# ---- which ACLs keep applications from writing, but no mirror from reading or writing; no I/O
-
-
-@dataclass(frozen=True, slots=True)
-class FencePlan:
-    """``rules`` to create; ``note``: principals that they cannot block, and why; empty if none."""
-
-    rules: tuple[Rule, ...]
-    note: str
-
-
-def principal_of(props: Mapping[str, str]) -> str:
-    """Return the principal of a client with these properties, empty if its login does not tell
-    it."""
-    jaas = props.get("sasl.jaas.config", "")
-    if jaas:
-        try:
-            name = parse_jaas(jaas).options.get("username", "")
-        except ConfigError:
-            return ""
-        return f"User:{name}" if name else ""
-    protocol = props.get("security.protocol", "PLAINTEXT").upper()
-    # A certificate has its principal in a distinguished name, which brokers map by their own rules
-    # (ssl.principal.mapping.rules), and Kerberos likewise: neither is known from here.
-    return "User:ANONYMOUS" if protocol == "PLAINTEXT" else ""
-
-
-def fence_of(
-    acls: Iterable[Acl],
-    topics: Collection[str],
-    mirrors: Collection[str],
-    *,
-    mirror_writes: bool,
-    others: Collection[Rule] = (),
-) -> FencePlan:
-    """Return one DENY rule for each topic and principal, except mirrors, that an ACL allows to
-    write; DENY wins over ALLOW, except for super users.
-
-    Args:
-        acls: topic ACLs of the cluster.
-        topics: names.
-        mirrors: our own principals, which are never denied; an empty one is unknown.
-        mirror_writes: whether a mirror writes these topics, so that denying ``User:*`` would stop
-            it.
-        others: recorded by other failovers, which may remove them: a rule that is there by one of
-            them counts for this fence too.
-    """
-    rules: dict[Rule, None] = {}
-    open_topics: list[str] = []
-    for_all: list[str] = []
-    topic_acls = [acl for acl in acls if acl.resource_type is AclResourceType.TOPIC]
-    denied = {(acl.resource_name, acl.principal) for acl in topic_acls if _denies_all_hosts(acl)}
-    denied -= {(rule.topic, rule.principal) for rule in others}
-    for topic in sorted(topics):
-        writers = {acl.principal for acl in topic_acls if _allows(acl) and _is_about(acl, topic)}
-        # allow.everyone.if.no.acl.found of the brokers decides for a topic that no ACL is about.
-        if not writers and not any(_is_about(acl, topic) for acl in topic_acls):
-            open_topics.append(topic)
-        for principal in sorted(writers - set(mirrors)):
-            if principal == EVERYBODY and mirror_writes:
-                for_all.append(topic)
-            elif (topic, principal) not in denied:
-                rules[Rule(topic=topic, principal=principal)] = None
-    notes = (
-        _note(open_topics, "no rule names {}: the brokers' own setting says who may write"),
-        _note(for_all, f"{EVERYBODY} may write {{}}: denying that would stop the flow back too"),
-        _OWN_NAME if rules and mirror_writes and "" in mirrors else "",
-    )
-    return FencePlan(tuple(rules), "; ".join(note for note in notes if note))
-
-
-def _note(topics: Collection[str], text: str) -> str:
-    return text.format(some_of(sorted(topics), _SHOWN)) if topics else ""
-
-
-def _allows(acl: Acl) -> bool:
-    return acl.permission is AclPermission.ALLOW and acl.operation in _WRITES
-
-
-def _denies_all_hosts(acl: Acl) -> bool:
-    return (
-        acl.permission is AclPermission.DENY
-        and acl.operation in _WRITES
-        and acl.host == "*"
-        and acl.pattern_type is PatternType.LITERAL
-    )
-
-
-def _is_about(acl: Acl, topic: str) -> bool:
-    if acl.pattern_type is PatternType.PREFIXED:  # KIP-290
-        return topic.startswith(acl.resource_name)
-    return acl.resource_name in (topic, "*")
-
-
-async def rules_of_others(cluster: Cluster, topic: str, clock: Clock) -> frozenset[Rule]:
-    """Return the rules on a cluster that failovers have recorded in other topics than this one;
-    what may not be read is logged."""
-    rules: set[Rule] = set()
-    for name in await Admin(cluster).list_topics():
-        if name == topic or not is_failover_topic(name):
-            continue
-        try:
-            value = (await newest_values(cluster, name, clock)).get(b"fence")
-            fence = None if value is None else decode_failover(b"fence", value)
-        except RetriableError:
-            raise
-        except Mm2pyError as error:
-            log.warning("fence of another failover cannot be read topic=%s cause=%s", name, error)
-            continue
-        if isinstance(fence, Fence):
-            rules.update(fence.rules)
-    return frozenset(rules)
-
-
-# ---- the steps
 
 
 @final

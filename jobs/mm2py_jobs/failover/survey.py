@@ -35,6 +35,7 @@ from mm2py_jobs.copy.survey import Known
 from mm2py_jobs.copy_limits import limits_of
 from mm2py_jobs.failover.clusters import FailoverClusters
 from mm2py_jobs.failover.driver import DriverProgress, SourceAwayError
+from mm2py_jobs.failover.fences import FencePlan
 from mm2py_jobs.failover.flows import FlowAnswer, RestFlows
 from mm2py_jobs.failover.groups import AHEAD, NO_PLACE, move_groups
 from mm2py_jobs.failover.plan import (
@@ -46,7 +47,7 @@ from mm2py_jobs.failover.plan import (
     TopicRow,
     WriterRow,
 )
-from mm2py_jobs.failover.steps import FailoverSides, FencePlan
+from mm2py_jobs.failover.steps import FailoverSides
 from mm2py_jobs.log.log_ends import log_ends
 from mm2py_jobs.log.open_transactions import first_stamps
 from mm2py_jobs.open_flow import flow_in_force

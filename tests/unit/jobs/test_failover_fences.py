@@ -19,9 +19,10 @@ from mm2py.storage.table import Entry
 from mm2py.testing.clock import FakeClock
 from mm2py.types import ClusterAlias, FlowName, TopicPartition
 from mm2py_jobs.failover.clusters import FailoverClusters
+from mm2py_jobs.failover.fences import EVERYBODY, fence_of, principal_of
 from mm2py_jobs.failover.flows import FlowsApi, RestFlows
 from mm2py_jobs.failover.quarantine import quarantine
-from mm2py_jobs.failover.steps import EVERYBODY, FailoverSides, fence_of, principal_of
+from mm2py_jobs.failover.steps import FailoverSides
 from tests.kit.fakes.broker import FakeBroker
 from tests.kit.fakes.broker_log import PartitionLog
 from tests.unit.client.client_stage import connected_to
@@ -137,8 +138,9 @@ async def test_a_failover_that_ends_leaves_the_rules_that_another_one_of_its_sou
     source, denied = TwoFailovers(), replace(SHOP, permission=AclPermission.DENY)
     if by_user:
         source.acls.add(denied)
-    monkeypatch.setattr("mm2py_jobs.failover.steps.Admin", source)
-    monkeypatch.setattr("mm2py_jobs.failover.steps.newest_values", source.newest_values)
+    for module in ("steps", "fences"):
+        monkeypatch.setattr(f"mm2py_jobs.failover.{module}.Admin", source)
+    monkeypatch.setattr("mm2py_jobs.failover.fences.newest_values", source.newest_values)
     first, second = (
         FailoverSides(
             cast("FailoverClusters", OneOfTwo(source, it)), RestFlows(cast("FlowsApi", None))

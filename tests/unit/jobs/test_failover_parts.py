@@ -34,10 +34,11 @@ from mm2py_jobs.failover import survey
 from mm2py_jobs.failover.clusters import FailoverClusters
 from mm2py_jobs.failover.commands import print_plan
 from mm2py_jobs.failover.driver import DriverProgress
+from mm2py_jobs.failover.fences import FencePlan
 from mm2py_jobs.failover.flows import FlowAnswer, RestFlows, flow_now, stop_record
 from mm2py_jobs.failover.plan import FailoverPlan, FailoverRequest, WriterRow
 from mm2py_jobs.failover.quarantine import end_of, first_own_records, holes_of, spans_of
-from mm2py_jobs.failover.steps import CountedEnds, FailoverSides, FencePlan
+from mm2py_jobs.failover.steps import CountedEnds, FailoverSides
 from mm2py_jobs.failover.survey import not_copying, stays_behind, time_of_transactions, time_plan
 from mm2py_jobs.log.log_batches import LogBatch
 from mm2py_jobs.log.log_ends import LogEnds
