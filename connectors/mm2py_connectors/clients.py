@@ -21,7 +21,7 @@ from mm2py.clock import Clock
 from mm2py.config.client_properties import Side, effective_client_properties
 from mm2py.config.clients import connection_settings, consumer_settings, producer_settings
 from mm2py.errors import ServerError
-from mm2py.mirror.offset_lookup import Beginning, PartitionIndex, Translation
+from mm2py.mirror.offset_lookup import Beginning, PartitionIndex, Translator
 from mm2py.mirror.offset_map_reader import OffsetMapReader
 from mm2py.mirror.offset_syncs import SyncWriter
 from mm2py.mirror.two_clusters import ClusterEnd, refuse_one_cluster
@@ -101,7 +101,7 @@ class TopicLog(Protocol):
     ) -> None: ...
 
 
-class ExactMap(Protocol):
+class ExactMap(Translator, Protocol):
     """The exact offset map of a flow (``OffsetMapReader``)."""
 
     async def read_to_end(self) -> None: ...
@@ -120,12 +120,6 @@ class ExactMap(Protocol):
     def report_anew(self, on_anew: Callable[[TopicPartition], None]) -> None: ...
     def partitions(self) -> Sequence[TopicPartition]: ...
     def index_of(self, partition: TopicPartition) -> PartitionIndex | None: ...
-    async def to_target(
-        self, partition: TopicPartition, source_offset: int
-    ) -> Translation | None: ...
-    async def to_source(
-        self, partition: TopicPartition, target_offset: int
-    ) -> Translation | None: ...
     def covered(self, partition: TopicPartition) -> int: ...
     async def own_from(self, partition: TopicPartition, begin: int, end: int) -> int | None:
         """Return where the first record from ``begin`` on of the copy may be that is no copy, at

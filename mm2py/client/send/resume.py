@@ -21,10 +21,10 @@ Invariants (the model is tests/property/test_copy_continues.py):
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import Final, NamedTuple, final
+from typing import Final, NamedTuple, TypeVar, final
 
 from mm2py.client.backoff import Backoff
 from mm2py.client.connect.admin import Admin, ListedOffset
@@ -58,6 +58,8 @@ from mm2py.protocol.topics import NO_TOPIC_ID, EpochQuery
 from mm2py.types import NO_PRODUCER_ID, TopicPartition
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 COUNT_S: Final = 10.0
 """How long the copies behind the known ones are counted; the lanes of the same broker wait."""
@@ -332,13 +334,7 @@ class LaneResume:
 
     async def _writer_behind(self, lane: SenderLane, end: int) -> Writer | None:
         """As ``_writer_before``, retrying without end."""
-        backoff = Backoff(self._cluster.settings.retry_backoff_ms, 1000)
-        while True:
-            try:
-                return await self._writer_before(lane, end)
-            except Mm2pyError as error:
-                log.debug("log of %s cannot be read yet cause=%s", lane.target, error)
-                await self._clock.sleep(backoff.next_s())
+        return await self._patiently(lane.target, lambda: self._writer_before(lane, end))
 
     async def _begin_anew(self, lane: SenderLane, end: int) -> None:
         """Store the lane's own producer id, retrying without end."""
@@ -392,10 +388,13 @@ class LaneResume:
 
     async def _read(self, tp: TopicPartition, position: int) -> FetchedPartition:
         """Read a piece of a target's log, retrying without end."""
+        return await self._patiently(tp, lambda: self._read_once(tp, position))
+
+    async def _patiently(self, tp: TopicPartition, read: Callable[[], Awaitable[T]]) -> T:
         backoff = Backoff(self._cluster.settings.retry_backoff_ms, 1000)
         while True:
             try:
-                return await self._read_once(tp, position)
+                return await read()
             except FatalServerError:
                 raise
             except Mm2pyError as error:
