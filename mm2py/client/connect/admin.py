@@ -15,7 +15,9 @@ from typing import Final, Literal, TypeVar, final
 
 from mm2py.client.backoff import Backoff
 from mm2py.client.connect.cluster import ADMIN, Cluster
+from mm2py.client.connect.metadata_cache import by_node
 from mm2py.client.parts import parts_of
+from mm2py.clock import together
 from mm2py.errors import (
     Mm2pyError,
     RetriableError,
@@ -30,6 +32,7 @@ from mm2py.protocol.admin_messages import ActiveProducer, ClientQuota
 from mm2py.protocol.configs import ConfigEntry, ConfigOperation, ConfigResource, ConfigResourceType
 from mm2py.protocol.consumer_offsets import CONSUMER_OFFSETS
 from mm2py.protocol.error_codes import (
+    GROUP_ID_NOT_FOUND,
     INVALID_REQUEST,
     NETWORK_EXCEPTION,
     RETRIABLE,
@@ -61,7 +64,6 @@ T = TypeVar("T")
 NO_LOG: Final = -1
 """Log start of a partition that does not exist."""
 
-_GROUP_ID_NOT_FOUND = 69
 _FIND_COORDINATOR, _OF_3_0 = 10, 4
 _FORMAT: Final = {"message.format.version": "0.11.0"}
 _LIST_OFFSETS_RETRIES = 2
@@ -421,12 +423,8 @@ class Admin:
         Raises:
             UnsupportedVersionError: a broker is older than 2.8.
         """
-        by_node: dict[int, list[TopicPartition]] = {}
-        for tp, leader in (await self.cluster.leaders(partitions)).items():
-            if not isinstance(leader, Mm2pyError):
-                by_node.setdefault(leader.node_id, []).append(tp)
         producers: dict[TopicPartition, tuple[ActiveProducer, ...]] = {}
-        for node_id, asked in by_node.items():
+        for node_id, asked in by_node(await self.cluster.leaders(partitions))[0].items():
             connection = await self.cluster.connection(node_id, ADMIN)
             for answer in await connection.call(admin_messages.describe_producers(asked)):
                 if not answer.error_code:
@@ -511,14 +509,13 @@ class Admin:
         Raises:
             RetriableError: a leader is not available.
         """
-        by_node: dict[int, list[EpochQuery]] = {}
-        for tp, leader in (await self.cluster.leaders(epochs)).items():
-            if isinstance(leader, Mm2pyError):
-                raise leader
-            by_node.setdefault(leader.node_id, []).append(EpochQuery(*tp, epochs[tp]))
+        led, unled = by_node(await self.cluster.leaders(epochs))
+        for error in unled.values():
+            raise error
         ends: dict[TopicPartition, EpochEnd] = {}
-        for node_id, queries in by_node.items():
+        for node_id, asked in led.items():
             connection = await self.cluster.connection(node_id, ADMIN)
+            queries = [EpochQuery(*tp, epochs[tp]) for tp in asked]
             for it in await connection.call(messages.offset_for_leader_epoch(queries)):
                 tp = TopicPartition(it.topic, it.partition)
                 if it.error_code:
@@ -639,11 +636,7 @@ class Admin:
         (group,) = await self.cluster.call_coordinator(
             group_id, call, code_of=lambda groups: _retriable_code(g.error_code for g in groups)
         )
-        # DescribeGroups 6 has this error for a group that
-        # does not exist (KIP-1043); before, it was Dead.
-        if group.error_code and group.error_code != _GROUP_ID_NOT_FOUND:
-            raise server_error(group.error_code, f"group {group_id}")
-        return replace(group, state=group.state or "Dead")
+        return described(group)
 
     # ---- inside ----
 
@@ -669,23 +662,28 @@ class Admin:
         read_committed: bool,
         within_s: float | None = None,
     ) -> dict[TopicPartition, ListedOffset]:
-        listed: dict[TopicPartition, ListedOffset] = {}
-        by_node: dict[int, dict[TopicPartition, int]] = {}
-        for tp, leader in (await self.cluster.leaders(wanted)).items():
-            if isinstance(leader, Mm2pyError):
-                listed[tp] = ListedOffset(-1, error=_as_server_error(leader))
-            else:
-                by_node.setdefault(leader.node_id, {})[tp] = wanted[tp]
+        led, unled = by_node(await self.cluster.leaders(wanted))
+        listed = {it: ListedOffset(-1, error=_as_server_error(why)) for it, why in unled.items()}
 
-        async def ask(node_id: int, asked: Mapping[TopicPartition, int]) -> None:
+        async def ask(node_id: int, asked: Iterable[TopicPartition]) -> None:
+            times = {it: wanted[it] for it in asked}
             with suppress(TimeoutError):
                 async with asyncio.timeout(within_s):
                     listed.update(
-                        await self.list_offsets_at(node_id, asked, read_committed=read_committed)
+                        await self.list_offsets_at(node_id, times, read_committed=read_committed)
                     )
 
-        await asyncio.gather(*(ask(*each) for each in by_node.items()))
+        await together(*(ask(*each) for each in led.items()))
         return listed
+
+
+def described(group: DescribedGroup) -> DescribedGroup:
+    """Return a group, Dead where it does not exist; ``ServerError``: it may not be described."""
+    # DescribeGroups 6 has this error for a group that
+    # does not exist (KIP-1043); before, it was Dead.
+    if group.error_code and group.error_code != GROUP_ID_NOT_FOUND:
+        raise server_error(group.error_code, f"group {group.group_id}")
+    return replace(group, state=group.state or "Dead")
 
 
 def _description(topic: TopicMetadata, unwritable: ServerError | None = None) -> TopicDescription:

@@ -13,7 +13,9 @@ from dataclasses import dataclass, replace
 from typing import Final, final
 
 from mm2py.client.connect.cluster import COORDINATOR, Cluster
+from mm2py.client.connect.metadata_cache import by_node
 from mm2py.client.connect.share_positions import CONSUMER_GROUPS, GroupRequests
+from mm2py.clock import together
 from mm2py.errors import Mm2pyError, RetriableError, ServerError
 from mm2py.protocol.acls import AclOperation
 from mm2py.protocol.consumer_offsets import CONSUMER_OFFSETS
@@ -117,16 +119,12 @@ class GroupAdmin:
         """Return listings, those without a state (brokers before 2.6) with the one that
         DescribeGroups has; ``UNKNOWN`` where none has it."""
         listings = dict(groups)
-        by_node: dict[int, list[str]] = {}
+        # ListGroups 4 (KIP-518) says it already.
+        silent = {it: listing for it, listing in groups.items() if not listing.state}
+        listings |= {it: replace(listing, state=UNKNOWN) for it, listing in silent.items()}
         unsent = unsendable(groups, "group")
-        for group, listing in groups.items():
-            # ListGroups 4 (KIP-518) says it already.
-            if listing.state:
-                continue
-            listings[group] = replace(listing, state=UNKNOWN)
-            if group not in unsent:
-                by_node.setdefault(listing.node_id, []).append(group)
-        for node_id, names in by_node.items():
+        asked_at = {it: listing.node_id for it, listing in silent.items() if it not in unsent}
+        for node_id, names in by_node(asked_at)[0].items():
             connection = await self.cluster.connection(node_id, COORDINATOR)
             for start in range(0, len(names), self._requests.per_request):
                 asked = names[start : start + self._requests.per_request]
@@ -144,12 +142,8 @@ class GroupAdmin:
             UnsupportedVersionError: brokers before 2.3 do not disclose them (KIP-430).
             RetriableError: a coordinator does not answer.
         """
-        by_node: dict[int, list[str]] = {}
-        for group, node in (await self.cluster.coordinators(groups)).items():
-            if isinstance(node, int):
-                by_node.setdefault(node, []).append(group)
         rights: dict[str, frozenset[AclOperation]] = {}
-        for node_id, names in by_node.items():
+        for node_id, names in by_node(await self.cluster.coordinators(groups))[0].items():
             connection = await self.cluster.connection(node_id, COORDINATOR)
             for it in await connection.call(describe_groups(names, operations=True)):
                 # Without Describe the answer has this code in place of rights.
@@ -173,14 +167,9 @@ class GroupAdmin:
             nodes = await self.cluster.coordinators(groups)
         except RetriableError as error:
             return dict.fromkeys(groups, error)
-        offsets: dict[str, Committed] = {}
-        by_node: dict[int, list[str]] = {}
-        for group, node in nodes.items():
-            if isinstance(node, int):
-                by_node.setdefault(node, []).append(group)
-            else:
-                offsets[group] = node
-        for part in await asyncio.gather(*(self._committed_at(*item) for item in by_node.items())):
+        asked, nowhere = by_node(nodes)
+        offsets: dict[str, Committed] = {**nowhere}
+        for part in await together(*(self._committed_at(*item) for item in asked.items())):
             offsets |= part
         return offsets
 

@@ -6,9 +6,10 @@ one seen for the same topic id (Java's ``Metadata.updateLatestMetadata``), and n
 was replaced by another one.
 """
 
-from typing import NamedTuple, final
+from collections.abc import Mapping
+from typing import NamedTuple, TypeVar, final
 
-from mm2py.errors import RetriableServerError, ServerError
+from mm2py.errors import Mm2pyError, RetriableServerError, ServerError
 from mm2py.protocol.error_codes import (
     LEADER_NOT_AVAILABLE,
     UNKNOWN_TOPIC_OR_PARTITION,
@@ -16,6 +17,8 @@ from mm2py.protocol.error_codes import (
 )
 from mm2py.protocol.topics import NO_TOPIC_ID, MetadataResult, TopicMetadata
 from mm2py.types import TopicPartition
+
+K = TypeVar("K")
 
 
 class BrokerAddress(NamedTuple):
@@ -35,6 +38,22 @@ class Leader(NamedTuple):
     node_id: int
     epoch: int
     topic_id: bytes
+
+
+def by_node(
+    places: Mapping[K, Leader | int | Mm2pyError],
+) -> tuple[dict[int, list[K]], dict[K, Mm2pyError]]:
+    """Return what leaders or coordinators are asked for, by broker; and what has none, with the
+    reason."""
+    asked: dict[int, list[K]] = {}
+    nowhere: dict[K, Mm2pyError] = {}
+    for key, place in places.items():
+        if isinstance(place, Mm2pyError):
+            nowhere[key] = place
+        else:
+            node_id = place if isinstance(place, int) else place.node_id
+            asked.setdefault(node_id, []).append(key)
+    return asked, nowhere
 
 
 class _Known(NamedTuple):

@@ -20,6 +20,7 @@ from typing import Final, Protocol, final
 from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import COORDINATOR, Cluster
 from mm2py.client.connect.connection import BrokerConnection
+from mm2py.client.connect.metadata_cache import by_node
 from mm2py.errors import UnsupportedVersionError
 from mm2py.protocol.call import Call
 from mm2py.protocol.group_messages import group_offsets, list_groups, offset_commit, offset_fetch
@@ -131,12 +132,8 @@ async def delivered_behind(
 ) -> dict[str, dict[TopicPartition, int]]:
     """Return ``delivered_of`` of groups, each asked at its coordinator; ``RetriableError`` where
     one does not answer."""
-    by_node: dict[int, list[str]] = {}
-    for group, node in (await cluster.coordinators(groups)).items():
-        if isinstance(node, int):
-            by_node.setdefault(node, []).append(group)
     delivered: dict[str, dict[TopicPartition, int]] = {}
-    for node, names in by_node.items():
+    for node, names in by_node(await cluster.coordinators(groups))[0].items():
         connection = await cluster.connection(node, SHARE_CONNECTION)
         delivered |= await delivered_of(ShareSource(cluster, connection), names)
     return delivered

@@ -9,9 +9,10 @@ waits in the broker blocks its connection (brokers answer in order), so heartbea
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar, final
 
+from mm2py.client.connect.admin import described
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.connect.connection import BrokerConnection
 from mm2py.errors import RetriableError
@@ -105,7 +106,6 @@ log = logging.getLogger(__name__)
 
 R = TypeVar("R")
 
-_GROUP_ID_NOT_FOUND: Final = 69
 _MOVED: Final = frozenset(
     {COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR}
 )
@@ -216,10 +216,7 @@ class CoordinatorLink:
             self._cluster.coordinator_moved(self._group_id)
             raise
         self._check_moved(group.error_code, "DescribeGroups")
-        # DescribeGroups 6 (KIP-1043); older versions describe an unknown group as Dead.
-        if group.error_code and group.error_code != _GROUP_ID_NOT_FOUND:
-            raise server_error(group.error_code, f"group {self._group_id}")
-        return replace(group, state=group.state or "Dead")
+        return described(group)
 
     async def _in_round(self, call: Call[R], timeout_ms: int | None) -> R:
         try:
