@@ -17,7 +17,7 @@ from mm2py.client.backoff import Backoff
 from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.connect.connection import BrokerConnection
-from mm2py.client.fetch.partition_fetch import READ_COMMITTED
+from mm2py.client.fetch.partition_fetch import READ_COMMITTED, exchange_fetch
 from mm2py.client.pacing import Throttle
 from mm2py.client.stall_log import LEADER_CHANGE_S, is_leader_change
 from mm2py.clock import Clock
@@ -36,14 +36,7 @@ from mm2py.protocol.error_codes import (
     UNKNOWN_TOPIC_OR_PARTITION,
     server_error,
 )
-from mm2py.protocol.fetch import (
-    FETCH_KEY,
-    FetchedPartition,
-    FetchPartition,
-    FetchResponse,
-    decode_fetch,
-    encode_fetch,
-)
+from mm2py.protocol.fetch import FetchedPartition, FetchPartition, FetchResponse
 from mm2py.protocol.records import Record, decode_batches
 from mm2py.protocol.topics import NO_TOPIC_ID
 from mm2py.types import EARLIEST, LATEST, TopicPartition
@@ -59,9 +52,6 @@ Trouble = Callable[[Mm2pyError | None], None]
 """Called when a followed topic cannot be read for a while, and with None when it is read again."""
 
 _PURPOSE: Final = "log-reader"
-_BY_NAME: Final = 12
-"""Newest Fetch version that names topics; ids (v13) matter to the mirror, not here."""
-
 _MAX_WAIT_MS: Final = 500
 _TAIL_WAIT_MS: Final = 10_000
 """Longest wait of the broker for new records; it answers earlier if there are some, or if it is not
@@ -401,29 +391,14 @@ class LogReader:
     async def _fetch(
         self, connection: BrokerConnection, partitions: list[FetchPartition], max_wait_ms: int
     ) -> FetchResponse:
-        version = connection.negotiated(FETCH_KEY, 4, _BY_NAME, "Fetch")
-        correlation_id = connection.next_correlation_id()
-        frame = encode_fetch(
-            version,
-            correlation_id,
-            self._cluster.settings.client_id,
-            partitions=partitions,
-            max_wait_ms=max_wait_ms,
-            min_bytes=1,
-            max_bytes=_MAX_BYTES,
-            isolation_level=READ_COMMITTED,
-        )
         pause_s = self._throttle.remaining_s()
         if pause_s > 0:  # muted for longer than a request may take, the connection would seem lost
             await self._clock.sleep(pause_s)
         if connection.pace is not None:
             await connection.pace.turn(connection.address)
-        answer = await connection.exchange(
-            (frame,),
-            correlation_id,
-            lambda body, _: decode_fetch(
-                version, memoryview(bytes(body))
-            ),  # a copy: they are small
+        client_id = self._cluster.settings.client_id
+        answer = await exchange_fetch(
+            connection, client_id, partitions, max_wait_ms, _MAX_BYTES, READ_COMMITTED
         )
         self._throttle.honour(answer.throttle_ms)
         return answer

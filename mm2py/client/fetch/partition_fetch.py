@@ -9,16 +9,18 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, final
 
 from mm2py.client.connect.cluster import Cluster
+from mm2py.client.connect.connection import BrokerConnection
 from mm2py.client.pacing import Throttle, quota_holds
 from mm2py.config.clients import ConsumerSettings
 from mm2py.errors import Mm2pyError, RequestTimedOutError
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol.fetch import (
     FETCH_KEY,
+    FETCH_VERSIONS,
     FetchedPartition,
     FetchPartition,
     FetchResponse,
@@ -237,14 +239,38 @@ async def _exchange(
     # A connection of its own: a long-poll Fetch would hold
     # up what waits behind it (brokers answer in order).
     connection = await cluster.connection(node_id, "read")
-    version = connection.negotiated(FETCH_KEY, 4, BY_NAME, "Fetch")
+    try:
+        answer = await exchange_fetch(
+            connection, cluster.settings.client_id, asked, MAX_WAIT_MS, max_bytes, isolation_level
+        )
+    except RequestTimedOutError:
+        for it in asked:
+            cluster.leader_moved(TopicPartition(it.topic, it.partition))
+        raise
+    if answer.error_code:
+        raise codes.server_error(answer.error_code, f"Fetch of {cluster}")
+    connection.put_off(answer.throttle_ms)
+    return answer
+
+
+async def exchange_fetch(
+    connection: BrokerConnection,
+    client_id: str,
+    asked: Sequence[FetchPartition],
+    max_wait_ms: int,
+    max_bytes: int,
+    isolation_level: int,
+) -> FetchResponse:
+    """Send one Fetch without a session, and copy the records out of the receive buffer; raises as
+    ``BrokerConnection.call``."""
+    version = connection.negotiated(FETCH_KEY, FETCH_VERSIONS[0], BY_NAME, "Fetch")
     correlation_id = connection.next_correlation_id()
     frame = encode_fetch(
         version,
         correlation_id,
-        cluster.settings.client_id,
+        client_id,
         partitions=asked,
-        max_wait_ms=MAX_WAIT_MS,
+        max_wait_ms=max_wait_ms,
         min_bytes=1,
         max_bytes=max_bytes,
         isolation_level=isolation_level,
@@ -252,23 +278,12 @@ async def _exchange(
 
     def take(body: memoryview, _lease: BufferLease | None) -> FetchResponse:
         answer = decode_fetch(version, body)
-        if answer.error_code:
-            raise codes.server_error(answer.error_code, f"Fetch of {cluster}")
-        connection.put_off(answer.throttle_ms)
-        answer.partitions = [  # copied, so nothing is kept of the receive buffer
-            partition
-            if partition.records is None
-            else replace(partition, records=memoryview(bytearray(partition.records)))
-            for partition in answer.partitions
-        ]
+        for partition in answer.partitions:
+            if partition.records is not None:
+                partition.records = memoryview(bytearray(partition.records))
         return answer
 
-    try:
-        return await connection.exchange((frame,), correlation_id, take)
-    except RequestTimedOutError:
-        for it in asked:
-            cluster.leader_moved(TopicPartition(it.topic, it.partition))
-        raise
+    return await connection.exchange((frame,), correlation_id, take)
 
 
 def _check(cluster: Cluster, tp: TopicPartition, position: int, fetched: FetchedPartition) -> None:
