@@ -7,6 +7,7 @@ at 100 commits per second.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from struct import Struct, error
 from typing import Final
 
@@ -58,21 +59,13 @@ def find_coordinator(
     """Find the coordinator of a group or transactional id; the latter creates its state topic."""
     required(key, "coordinator key")
 
-    def request() -> metadata_schema.FindCoordinatorRequest:
-        return metadata_schema.FindCoordinatorRequest(
-            key=key, key_type=int(kind), coordinator_keys=[key]
-        )
-
     def convert(answer: metadata_schema.FindCoordinatorResponse) -> CoordinatorResult:
-        result = answer.coordinators[0] if answer.coordinators else answer  # batched from v4 on
-        return CoordinatorResult(
-            result.error_code,
-            result.error_message or "",
-            BrokerNode(result.node_id, result.host, result.port),
-        )
+        # v4 has a list.
+        return _coordinator(answer.coordinators[0] if answer.coordinators else answer)
 
     # v0 knows groups only (KIP-98).
     low = 0 if kind is CoordinatorType.GROUP else 1
+    request = partial(_find, key, kind, [key])
     return schema_call(request, metadata_schema.FindCoordinatorResponse, convert, (low, 6))
 
 
@@ -80,23 +73,28 @@ def find_coordinators(group_ids: Sequence[str]) -> Call[dict[str, CoordinatorRes
     """Find the coordinators of several groups (KIP-699, brokers from 3.0 on)."""
     names = [required(group, "group") for group in group_ids]
 
-    def request() -> metadata_schema.FindCoordinatorRequest:
-        return metadata_schema.FindCoordinatorRequest(
-            key="", key_type=int(CoordinatorType.GROUP), coordinator_keys=names
-        )
-
     def convert(answer: metadata_schema.FindCoordinatorResponse) -> dict[str, CoordinatorResult]:
-        return {
-            coordinator.key: CoordinatorResult(
-                coordinator.error_code,
-                coordinator.error_message or "",
-                BrokerNode(coordinator.node_id, coordinator.host, coordinator.port),
-            )
-            for coordinator in answer.coordinators
-        }
+        return {it.key: _coordinator(it) for it in answer.coordinators}
 
     # v4 takes several keys; below, the library would send the empty ``key``.
+    request = partial(_find, "", CoordinatorType.GROUP, names)
     return schema_call(request, metadata_schema.FindCoordinatorResponse, convert, (4, 6))
+
+
+def _find(
+    key: str, kind: CoordinatorType, keys: Sequence[str]
+) -> metadata_schema.FindCoordinatorRequest:
+    return metadata_schema.FindCoordinatorRequest(
+        key=key, key_type=int(kind), coordinator_keys=list(keys)
+    )
+
+
+def _coordinator(
+    found: metadata_schema.FindCoordinatorResponse
+    | metadata_schema.FindCoordinatorResponse.Coordinator,
+) -> CoordinatorResult:
+    node = BrokerNode(found.node_id, found.host, found.port)
+    return CoordinatorResult(found.error_code, found.error_message or "", node)
 
 
 def join_group(
@@ -342,27 +340,28 @@ def list_groups(types: Sequence[str] = ()) -> Call[ListedGroups]:
 
 def offset_fetch(group_id: str) -> Call[FetchedOffsets]:
     """Read all of a group's committed offsets."""
-    required(group_id, "group")
-
-    def request() -> consumer_schema.OffsetFetchRequest:
-        # The library drops ``groups`` below v8 and ``topics`` from v8 on, so both are given;
-        # an empty list would mean "no partitions".
-        kind = consumer_schema.OffsetFetchRequest
-        return kind(
-            group_id=group_id,
-            topics=None,
-            groups=[
-                kind.OffsetFetchRequestGroup(
-                    group_id=group_id, member_id=None, member_epoch=-1, topics=None
-                )
-            ],
-            # KIP-447: with it a pending transaction of the
-            # group would be an error (UNSTABLE_OFFSET_COMMIT).
-            require_stable=False,
-        )
-
+    request = partial(_all_offsets, [required(group_id, "group")])
     # v2 reads all partitions of a group with a null list.
     return schema_call(request, consumer_schema.OffsetFetchResponse, _fetched_offsets, (2, 9))
+
+
+def _all_offsets(group_ids: Sequence[str]) -> consumer_schema.OffsetFetchRequest:
+    kind = consumer_schema.OffsetFetchRequest
+    # The library drops ``groups`` below v8 and ``topics`` from v8 on, so both are given;
+    # an empty list would mean "no partitions".
+    return kind(
+        group_id=group_ids[0],
+        topics=None,
+        groups=[
+            kind.OffsetFetchRequestGroup(
+                group_id=group_id, member_id=None, member_epoch=-1, topics=None
+            )
+            for group_id in group_ids
+        ],
+        # KIP-447: with it a pending transaction of the
+        # group would be an error (UNSTABLE_OFFSET_COMMIT).
+        require_stable=False,
+    )
 
 
 def _fetched_offsets(answer: consumer_schema.OffsetFetchResponse) -> FetchedOffsets:
@@ -393,21 +392,6 @@ def group_offsets(group_ids: Sequence[str]) -> Call[dict[str, FetchedOffsets]]:
     on)."""
     names = [required(group, "group") for group in group_ids]
 
-    def request() -> consumer_schema.OffsetFetchRequest:
-        kind = consumer_schema.OffsetFetchRequest
-        return kind(
-            group_id=names[0],
-            topics=None,
-            groups=[
-                kind.OffsetFetchRequestGroup(
-                    group_id=name, member_id=None, member_epoch=-1, topics=None
-                )
-                for name in names
-            ],
-            # As of ``offset_fetch``.
-            require_stable=False,
-        )
-
     def convert(answer: consumer_schema.OffsetFetchResponse) -> dict[str, FetchedOffsets]:
         return {
             group.group_id: FetchedOffsets(group.error_code, _partition_offsets(group))
@@ -415,6 +399,7 @@ def group_offsets(group_ids: Sequence[str]) -> Call[dict[str, FetchedOffsets]]:
         }
 
     # v8 takes several groups; v10 names topics by id.
+    request = partial(_all_offsets, names)
     return schema_call(request, consumer_schema.OffsetFetchResponse, convert, (8, 9))
 
 
