@@ -6,7 +6,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextvars import Context, copy_context
 from logging import Logger
-from typing import Final, Generic, Literal, Protocol, TypeVar, final
+from typing import Any, Final, Generic, Literal, Protocol, TypeVar, final
 from weakref import WeakKeyDictionary
 
 # Linux's CLOCK_MONOTONIC does not count system suspend, so a membership would look fresh after it;
@@ -225,6 +225,15 @@ async def wait_or_stop(clock: Clock, seconds: float, stop: asyncio.Event) -> boo
     return stop.is_set()
 
 
+async def cancelled(*tasks: "asyncio.Future[Any] | None") -> None:
+    """Cancel tasks, and wait until they have ended, however that is; None is one that never
+    began."""
+    begun = [it for it in tasks if it is not None]
+    for each in begun:
+        each.cancel()
+    await asyncio.gather(*begun, return_exceptions=True)
+
+
 async def together(*works: Coroutine[object, object, T]) -> list[T]:
     """Return what each returns; endless loops return nothing. With an error of one, or the end of
     this call, none of them continues."""
@@ -232,9 +241,7 @@ async def together(*works: Coroutine[object, object, T]) -> list[T]:
     try:
         return await asyncio.gather(*running)
     finally:
-        for each in running:
-            each.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        await cancelled(*running)
 
 
 async def each_of(items: Iterable[A], ask: Callable[[A], Awaitable[T]], *, at_once: int) -> list[T]:

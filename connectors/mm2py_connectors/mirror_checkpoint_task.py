@@ -15,7 +15,7 @@ from typing import Final, final
 from mm2py.api.context import TaskContext
 from mm2py.api.records import SourceRecord
 from mm2py.api.task import SourceTask
-from mm2py.clock import Clock, wait_or_stop
+from mm2py.clock import Clock, cancelled, wait_or_stop
 from mm2py.config.client_properties import ClientKind, Side, effective_client_properties
 from mm2py.config.definitions import parse_config
 from mm2py.errors import Mm2pyError, ProtocolError
@@ -182,9 +182,7 @@ class MirrorCheckpointTask(SourceTask):
         self._stopping.set()
         self._news.set()
         background, self._background = self._background, []
-        for each in background:
-            each.cancel()
-        await asyncio.gather(*background, return_exceptions=True)
+        await cancelled(*background)
         maps, self._opened_maps = self._opened_maps, []
         for opened in maps:
             await opened.close()

@@ -19,7 +19,7 @@ from mm2py.api.task import BatchSourceTask, Delivery, Outgoing
 from mm2py.client.backoff import Backoff
 from mm2py.client.pacing import throttle_note
 from mm2py.client.stall_log import SOURCE, StallLog
-from mm2py.clock import look_each
+from mm2py.clock import cancelled, look_each
 from mm2py.config.client_properties import ClientKind, Side, effective_client_properties
 from mm2py.config.definitions import parse_config
 from mm2py.errors import (
@@ -362,11 +362,8 @@ class MirrorSourceTask(BatchSourceTask):
     async def stop(self) -> None:
         """Close connections; the last offset syncs get a moment to arrive."""
         watches = self._sync_start, self._end_watch, self._retention_watch
-        beside = [it for it in watches if it is not None]
         self._sync_start = self._end_watch = self._retention_watch = None
-        for background in beside:
-            background.cancel()
-        await asyncio.gather(*beside, return_exceptions=True)
+        await cancelled(*watches)
         # Offset syncs first: the source may not answer, and its close must not use up their moment.
         writer, self._writer = self._writer, None
         if writer is not None:

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import final
 
-from mm2py.clock import Clock
+from mm2py.clock import Clock, cancelled
 from mm2py.errors import Mm2pyError, UnsupportedVersionError
 
 log = logging.getLogger(__name__)
@@ -73,10 +73,7 @@ class Scheduler:
             self._launch(name, self._retry(name, job, retry_s))
 
     async def close(self) -> None:
-        loops = tuple(self._loops)
-        for loop in loops:
-            loop.cancel()
-        await asyncio.gather(*loops, return_exceptions=True)
+        await cancelled(*self._loops)
 
     def _launch(self, name: str, work: Coroutine[None, None, None]) -> None:
         loop = asyncio.create_task(work, name=name)

@@ -10,11 +10,12 @@ the same endpoints.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Final, Generic, TypeVar, final
 
 from fastapi import APIRouter, Depends
 
+from mm2py.clock import cancelled
 from mm2py.rest.bodies import check_media_types, refuse_unknown
 from mm2py.rest.routes.flows import RESPONSES
 from mm2py_jobs.aliases import PATHS
@@ -82,14 +83,8 @@ class JobRuns(Generic[K]):
 
     async def cancel(self, key: K) -> None:
         """Cancel a driver, if it runs, and wait until it has ended."""
-        await _cancelled([self._tasks[key]] if key in self._tasks else [])
+        await cancelled(self._tasks.get(key))
 
     async def close(self) -> None:
         """Cancel all of them; their records stay."""
-        await _cancelled(list(self._tasks.values()))
-
-
-async def _cancelled(tasks: Sequence[asyncio.Task[None]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+        await cancelled(*self._tasks.values())

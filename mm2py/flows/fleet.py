@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, final
 
-from mm2py.clock import Clock, tick
+from mm2py.clock import Clock, cancelled, tick
 from mm2py.errors import ConfigError, Mm2pyError, RetriableError
 from mm2py.flows.graph import CircleGuard, FlowNode, Sources
 from mm2py.flows.states import read_flow
@@ -145,9 +145,7 @@ class FlowFleet:
     async def stop(self, timeout_s: float) -> bool:
         """Stop every flow in parallel; False if one had to be cut off after ``timeout_s``."""
         looking, self._looking = self._looking, None
-        if looking is not None:
-            looking.cancel()
-            await asyncio.gather(looking, return_exceptions=True)
+        await cancelled(looking)
         return await self.maker.stop(timeout_s)
 
     async def open(self, flow: FlowName) -> FlowNode:

@@ -21,7 +21,7 @@ from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.fetch.log_reader import LogReader
 from mm2py.client.fetch.partition_fetch import READ_COMMITTED, fetch_partition
-from mm2py.clock import Clock
+from mm2py.clock import Clock, cancelled
 from mm2py.errors import ProtocolError, ServerError
 from mm2py.mirror.offset_lookup import (
     Beginning,
@@ -312,9 +312,7 @@ class OffsetMapReader:
         # close.
         tail, self._tail = self._tail, None
         reader, self._reader = self._reader, None
-        if tail is not None:
-            tail.cancel()
-            await asyncio.gather(tail, return_exceptions=True)
+        await cancelled(tail)
         if reader is not None:
             await reader.close()
         await self._others.close()

@@ -29,7 +29,7 @@ from dataclasses import replace
 from typing import Final, Generic, Protocol, TypeVar, final
 
 from mm2py.client.permit import Permit
-from mm2py.clock import Clock
+from mm2py.clock import Clock, cancelled
 from mm2py.errors import FatalError, RetriableError
 from mm2py.mirror.backfills import (
     ALIVE_S,
@@ -281,9 +281,7 @@ class JobClaim:
                 await beats  # ``stopped``, or superseded
             return await working
         finally:
-            for task in (beats, working):
-                task.cancel()
-            await asyncio.gather(beats, working, return_exceptions=True)
+            await cancelled(beats, working)
 
     async def release(self, state: JobState, cause: str) -> Job:
         """End the job: what it keeps from the live flow is copied by it again."""

@@ -28,6 +28,7 @@ from typing import Final, Protocol, final
 from mm2py.client.fetch.log_reader import LogReader, Reread
 from mm2py.client.parts import parts_of
 from mm2py.client.send.record_writer import Post, RecordWriter
+from mm2py.clock import cancelled
 from mm2py.errors import ConnectionFailedError, Mm2pyError, RequestTimedOutError, ServerError
 from mm2py.protocol.columns import partition_of
 from mm2py.protocol.error_codes import UNKNOWN_TOPIC_OR_PARTITION
@@ -168,15 +169,11 @@ class KafkaTable:
         reader, self._reader = self._reader, None
         self._look_no_more()
         restoring, self._restoring = self._restoring, None
-        if restoring is not None:
-            restoring.cancel()
-            await asyncio.gather(restoring, return_exceptions=True)
+        await cancelled(restoring)
         for answer in tuple(self._unanswered):
             if not answer.done():
                 answer.set_exception(self._closed())
-        if tail is not None:
-            tail.cancel()
-            await asyncio.gather(tail, return_exceptions=True)
+        await cancelled(tail)
         if reader is not None:
             await reader.close()
 

@@ -37,7 +37,7 @@ from functools import partial
 from typing import Final, Protocol, final
 
 from mm2py.client.connect.admin import ConfigOp
-from mm2py.clock import SYSTEM_CLOCK, Clock
+from mm2py.clock import SYSTEM_CLOCK, Clock, cancelled
 from mm2py.errors import FatalError, FatalServerError, Mm2pyError
 from mm2py.mirror.backfills import (
     ALIVE_S,
@@ -202,8 +202,7 @@ class BackfillDriver:
         try:
             await copying
         finally:
-            watching.cancel()
-            await asyncio.gather(watching, return_exceptions=True)
+            await cancelled(watching)
 
     async def _yield_to_another(self) -> None:
         refusal = await first_answer(self._clock, partial(another_program, self._name, self._flow))

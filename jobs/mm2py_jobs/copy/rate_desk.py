@@ -18,6 +18,7 @@ from io import BufferedIOBase
 from typing import Final, cast, final
 
 from mm2py.client.pacing import ByteRate
+from mm2py.clock import cancelled
 from mm2py_jobs.spark.session import OpenSession
 
 log = logging.getLogger(__name__)
@@ -124,8 +125,7 @@ async def part_of_rate(
     try:
         yield
     finally:
-        following.cancel()
-        await asyncio.gather(following, return_exceptions=True)
+        await cancelled(following)
 
 
 async def _follow(desk: Desk, rates: Sequence[ByteRate]) -> None:

@@ -36,7 +36,7 @@ from enum import Enum
 from functools import partial
 from typing import Final, final
 
-from mm2py.clock import Clock
+from mm2py.clock import Clock, cancelled
 from mm2py.errors import FatalError, RetriableError
 from mm2py.mirror.backfills import (
     BEAT_S,
@@ -359,9 +359,7 @@ class StreamDriver:
     async def close(self) -> None:
         """End the beats; what is reserved stays so."""
         beats, self._beats = self._beats, None
-        if beats is not None:
-            beats.cancel()
-            await asyncio.gather(beats, return_exceptions=True)
+        await cancelled(beats)
 
     async def _yield_to_failover(self) -> None:
         """Give everything back where a failover has begun (6)."""

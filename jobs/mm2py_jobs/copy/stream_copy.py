@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, final
 
 from mm2py.client.backoff import Backoff
-from mm2py.clock import Clock
+from mm2py.clock import Clock, cancelled
 from mm2py.errors import FatalError, Mm2pyError, RetriableError
 from mm2py.mirror.backfills import Lease, LeaseState, new_id
 from mm2py.storage.job_claim import BackfillRefusedError
@@ -180,9 +180,7 @@ class StreamCopy:
             await asyncio.wait({copying}, timeout=END_S)
             return ended
         finally:
-            for task in (*ends, copying, following):
-                task.cancel()
-            await asyncio.gather(*ends, copying, following, return_exceptions=True)
+            await cancelled(*ends, copying, following)
 
     async def _end_term(self) -> None:
         """Ask lanes to end; ``RetriableError``: the target does not take that: Spark kills them,

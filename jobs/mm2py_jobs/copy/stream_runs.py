@@ -11,7 +11,7 @@ import os
 from dataclasses import replace
 from typing import final
 
-from mm2py.clock import SYSTEM_CLOCK, Clock
+from mm2py.clock import SYSTEM_CLOCK, Clock, cancelled
 from mm2py.config.secret_names import secrets_in
 from mm2py.errors import RetriableError
 from mm2py.mirror.backfills import JobKind
@@ -237,9 +237,7 @@ class _StreamRun:
                 return CopyEnd.CHANGED
             return None if starting.result() else CopyEnd.STOPPED
         finally:
-            for task in (starting, changing):
-                task.cancel()
-            await asyncio.gather(starting, changing, return_exceptions=True)
+            await cancelled(starting, changing)
 
 
 def _close(opened: OpenSession) -> None:

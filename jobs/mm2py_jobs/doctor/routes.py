@@ -12,6 +12,7 @@ from typing import Final
 from starlette.requests import Request
 
 from mm2py.client.pacing import RequestPace
+from mm2py.clock import cancelled
 from mm2py.flows.service import READS_AT_ONCE, FlowService
 from mm2py.flows.view_models import View
 from mm2py.rest.job_routes import JobRoutes, RouteHost
@@ -70,9 +71,7 @@ class _Doctor:
     async def close(self) -> None:
         """End examinations that still run."""
         self._closed = True
-        for running in self._running.values():
-            running.cancel()
-        await asyncio.gather(*self._running.values(), return_exceptions=True)
+        await cancelled(*self._running.values())
 
     async def _examine(self, flow: FlowName) -> list[DoctorView]:
         # A worker that is never asked loads none of it.

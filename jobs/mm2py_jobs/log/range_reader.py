@@ -14,6 +14,7 @@ from mm2py.client.backoff import Backoff
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.fetch.partition_fetch import READ_COMMITTED, READ_UNCOMMITTED, fetch_partition
 from mm2py.client.pacing import ByteRate
+from mm2py.clock import cancelled
 from mm2py.errors import (
     PartitionError,
     ProtocolError,
@@ -92,9 +93,7 @@ class RangeReader:
                 if batches:
                     yield batches
         finally:
-            if fetching is not None:
-                fetching.cancel()
-                await asyncio.gather(fetching, return_exceptions=True)
+            await cancelled(fetching)
 
     async def _fetch(self, tp: TopicPartition, position: int, end: int) -> FetchedPartition:
         """Fetch until there is data, however often the leader moves."""

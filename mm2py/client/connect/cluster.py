@@ -20,7 +20,7 @@ from mm2py.client.connect.connection import BrokerConnection
 from mm2py.client.connect.metadata_cache import BrokerAddress, Leader, MetadataCache
 from mm2py.client.connect.pool import ConnectionPool
 from mm2py.client.pacing import CallDeadlines, RequestPace, patience
-from mm2py.clock import SYSTEM_CLOCK, Clock
+from mm2py.clock import SYSTEM_CLOCK, Clock, cancelled
 from mm2py.config.clients import ConnectionSettings, connection_settings
 from mm2py.errors import (
     SILENT,
@@ -205,10 +205,7 @@ class Cluster:
 
     async def close(self) -> None:
         """Close all connections; safe before ``connect`` and safe twice."""
-        tasks = tuple(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancelled(*self._tasks)
         await self._connections.close()
         # Garbage collection of cycles hardly ever runs
         # (wiring.py), so the pool could outlive its flow by far.
@@ -544,9 +541,7 @@ class Cluster:
                     self._silent.update(map(str, asked.values()))
         finally:
             # The slower ones: their responses are still read off their connections.
-            for attempt in asked:
-                attempt.cancel()
-            await asyncio.gather(*asked, return_exceptions=True)
+            await cancelled(*asked)
         unreachable = self._unreachable(problem)
         self._unreached = str(unreachable)
         raise unreachable from problem

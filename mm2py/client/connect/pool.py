@@ -19,7 +19,7 @@ from mm2py.client.connect.open_socket import AddressTurn
 from mm2py.client.connect.outage_lines import REPEAT_S, Outage, lines_of
 from mm2py.client.connect.round_trip import RoundTrip
 from mm2py.client.pacing import RequestPace
-from mm2py.clock import Clock
+from mm2py.clock import Clock, cancelled
 from mm2py.config.clients import ConnectionSettings
 from mm2py.errors import AuthenticationError, ConfigError, ConnectionFailedError, RetriableError
 from mm2py.protocol.buffers import BufferPool
@@ -112,10 +112,7 @@ class ConnectionPool:
         """End attempts and close everything; safe twice."""
         self._closed = True
         self._credentials.close()
-        attempts = tuple(self._opening.values())
-        for attempt in attempts:
-            attempt.cancel()
-        await asyncio.gather(*attempts, return_exceptions=True)
+        await cancelled(*self._opening.values())
         for connection in tuple(self._open.values()):
             await connection.close()
         self._open.clear()

@@ -24,7 +24,7 @@ from mm2py.client.fetch.owner import BatchOrigins
 from mm2py.client.fetch.partition_fetch import READ_COMMITTED, isolation_of
 from mm2py.client.fetch.routes import FetchRoutes
 from mm2py.client.pacing import ByteRate
-from mm2py.clock import Arrival, Clock
+from mm2py.clock import Arrival, Clock, cancelled
 from mm2py.config.clients import ConsumerSettings
 from mm2py.errors import Mm2pyError, ProtocolError, RetriableError
 from mm2py.protocol import error_codes as codes
@@ -357,9 +357,7 @@ class Fetcher:
 
     async def close(self) -> None:
         """Stop fetching; safe twice."""
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancelled(*self._tasks)
         self._cluster.pool.on_release.discard(self.freed)
         for cursor in self._cursors.values():
             self._routes.leave(cursor)

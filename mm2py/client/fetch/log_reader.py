@@ -20,7 +20,7 @@ from mm2py.client.connect.connection import BrokerConnection
 from mm2py.client.fetch.partition_fetch import READ_COMMITTED, exchange_fetch
 from mm2py.client.pacing import Throttle
 from mm2py.client.stall_log import LEADER_CHANGE_S, is_leader_change
-from mm2py.clock import Clock
+from mm2py.clock import Clock, cancelled
 from mm2py.errors import (
     ConnectionFailedError,
     Mm2pyError,
@@ -290,9 +290,7 @@ class LogReader:
             for poll in done:
                 poll.result()
         finally:
-            for poll in polls:
-                poll.cancel()
-            await asyncio.gather(*polls, return_exceptions=True)
+            await cancelled(*polls)
 
     async def _follow_node(
         self,

@@ -23,7 +23,7 @@ from mm2py.client.group.coordinator import (
 )
 from mm2py.client.group.rejoin_rule import why_not_empty, why_not_the_same
 from mm2py.client.permit import Permit
-from mm2py.clock import Clock
+from mm2py.clock import Clock, cancelled
 from mm2py.errors import Mm2pyError, RetriableError
 from mm2py.protocol.error_codes import (
     ILLEGAL_GENERATION,
@@ -390,6 +390,4 @@ class GroupMember:
 
     async def _stop_beating(self) -> None:
         beating, self._beating = self._beating, None
-        if beating is not None:
-            beating.cancel()
-            await asyncio.gather(beating, return_exceptions=True)
+        await cancelled(beating)

@@ -34,7 +34,7 @@ from mm2py.client.send.tail import (
     producer_at,
 )
 from mm2py.client.send.transactions import ENDS_TRANSACTION, Transactions
-from mm2py.clock import Clock, set_within, tick
+from mm2py.clock import Clock, cancelled, set_within, tick
 from mm2py.config.clients import ProducerSettings
 from mm2py.errors import Mm2pyError, PartitionError, ProtocolError, RetriableError
 from mm2py.protocol import error_codes as codes
@@ -385,9 +385,7 @@ class Sender:
         """Stop at once; what is not acknowledged is dropped."""
         self._closed = True
         self._end_watch()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancelled(*self._tasks)
         for lane in list(self._lanes.values()):
             self._drop(lane)
         self._lanes.clear()

@@ -45,7 +45,7 @@ from mm2py.client.connect.cluster import ADMIN, Cluster
 from mm2py.client.permit import UNLIMITED, Permit
 from mm2py.client.send.lane import SenderLane
 from mm2py.client.send.owner import Announce, LaneOwner
-from mm2py.clock import Clock, each_of
+from mm2py.clock import Clock, cancelled, each_of
 from mm2py.errors import (
     ConfigError,
     FatalServerError,
@@ -343,9 +343,7 @@ class Transactions:
             return
         self._closed = True
         self._end_watch()
-        for task in tuple(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancelled(*self._tasks)
         # Never after EndTxn was sent: the coordinator may have written the commit (5).
         open_now = bool(self._inside or self._added) and not self._ending
         # A batch in flight could reach the log behind the abort's marker; before KIP-890 it would

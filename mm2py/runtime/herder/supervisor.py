@@ -14,7 +14,7 @@ from functools import partial
 from typing import Final, final
 
 from mm2py.client.backoff import doubled
-from mm2py.clock import Clock, wait_or_stop
+from mm2py.clock import Clock, cancelled, wait_or_stop
 from mm2py.errors import NO_ANSWER, ConfigError, FatalError, Mm2pyError
 from mm2py.observability.logging import cause_text, log_scope
 from mm2py.runtime.errors import WORKER_ENDS, HerderError, HerderFailedError
@@ -251,9 +251,7 @@ class Supervisor:
             return all(each.result() for each in waits)
         finally:
             # Otherwise a store could be opened after it was closed.
-            for each in reading:
-                each.cancel()
-            await asyncio.gather(*reading, return_exceptions=True)
+            await cancelled(*reading)
 
     async def _read_backfills(self, backfills: BackfillStore) -> None:
         """Read the topic; where it may not be created there is no backfill, and none begins without
@@ -343,9 +341,7 @@ class Supervisor:
             self._parts.meter.life.count_restart("flow")
 
     async def _close(self) -> None:
-        if self._opening is not None:
-            self._opening.cancel()
-            await asyncio.gather(self._opening, return_exceptions=True)
+        await cancelled(self._opening)
         # At the very end: a flow that starts again keeps its host's processes.
         await self._steps(
             ("closing the task host", self.work.close), ("closing the flow", self._parts.close)

@@ -33,7 +33,7 @@ from mm2py.client.send.record_writer import RecordWriter
 from mm2py.client.send.sender import Sender
 from mm2py.client.send.tail import CopiedSoFar
 from mm2py.client.send.transactions import Transactions
-from mm2py.clock import Clock, until_tick_s, wait_or_stop
+from mm2py.clock import Clock, cancelled, until_tick_s, wait_or_stop
 from mm2py.config.client_properties import effective_client_properties
 from mm2py.config.clients import ProducerSettings
 from mm2py.errors import FatalError, ServerError
@@ -397,6 +397,4 @@ class TransactionCommits:
 
     async def close(self) -> None:
         """End a commit that has not finished in time: whether it counts is in the target's log."""
-        if self._running is not None:
-            self._running.cancel()
-            await asyncio.gather(self._running, return_exceptions=True)
+        await cancelled(self._running)
