@@ -498,6 +498,34 @@ async def test_what_may_arrive_late_is_named_where_its_producer_may_not_be_fence
         assert [first for first, _ in world.doubts] == [world.offsets[copied]] * denied
 
 
+async def test_what_a_life_with_a_router_has_passed_is_not_looked_for_in_the_log(seed: int) -> None:
+    """Records are alike: those of a life before it, which the map does not have, stand for no later one."""
+    world = World(seed)
+    world.kinds, batches = 1, world.batches(0)
+    async with FakeBroker(topics={TARGET.topic: 1}) as broker:
+        async with worker(world, broker) as life:
+            await life.begin()
+            life.sender.enqueue(SOURCE, TARGET, [next(batches)])
+            await eventually(lambda: life.acknowledged >= 0)
+            await life.commit()
+            life.sender.enqueue(SOURCE, TARGET, [next(batches)])
+            await eventually(lambda: life.acknowledged >= world.position)
+        written = len(records_of(broker))
+        world.position = passed = next(batches).last_offset + 1
+        store = world.store()
+        await store.start()
+        maps = TaskOffsetMaps(store, world.identical, shares_targets=True)
+        await maps.load([SOURCE])
+        maps.resume(SOURCE, life.maps.of(SOURCE).position)
+        maps.of(SOURCE).passed(1, passed)
+        maps.taken({SOURCE: passed - 1}, {SOURCE: -1})
+        await maps.write()
+        maps.stored({SOURCE: passed - 1})
+        await run_to_the_end(world, broker)
+        left = [it for it in world.offsets if it >= passed]
+        assert len(records_of(broker)) == written + len(left)
+
+
 @pytest.mark.parametrize("number", range(SEEDS))
 async def test_what_is_copied_again_is_whole_whenever_a_worker_ends(number: int, seed: int) -> None:
     world = World(seed + number)

@@ -5,8 +5,9 @@ batches are compared with it, in order -> those in the log count as delivered, a
 in part is cut -> the rest is sent. A record is recognised by its timestamp, key, value and headers,
 in any batch with the producer id of the copies; anything else in the tail is another writer's: an
 id is stored together with a map that has what the one before it wrote. Where none is stored, the
-copies were written in transactions, each with its map: none of the tail is a copy. The map is
-written after the records (``offset_maps``), so after a crash the log may be ahead of it.
+copies were written in transactions, each with its map: none of the tail is a copy; or a router took
+part, and which of the tail are copies of what comes next is not known. The map is written after the
+records (``offset_maps``), so after a crash the log may be ahead of it.
 
 Invariants, tests of the same names:
 
