@@ -713,8 +713,8 @@ class MirrorSourceTask(BatchSourceTask):
 
         Empty where its state shows the cause, or it is not known.
         """
-        known_otherwise = source in self._held or source in self._failed or source in self._stalled
-        if self._reader is None or known_otherwise:
+        known_otherwise = source in self._failed or source in self._stalled
+        if self._reader is None or known_otherwise or self._context.shows_cause(source):
             return "", True
         target = self._config.target_cluster_alias
         if self._delivered.get(source, -1) < self._handed.get(source, -1):
@@ -723,6 +723,9 @@ class MirrorSourceTask(BatchSourceTask):
                 "doctor)",
                 False,
             )
+        # By the worker, until its target has room: a pause of the user is shown.
+        if source in self._held:
+            return f"it is not read until cluster {target} has taken what was read of it", False
         if self._reader.reader.waiting(source):
             return (
                 "what was read is not sent: other partitions or flow.max.bytes.per.second take "

@@ -47,6 +47,9 @@ SOON_S: Final = 3600.0
 LONGEST_TRANSACTION_S: Final = 900.0
 """``transaction.max.timeout.ms``: for so long a source may rightly give nothing to readers of
 committed records."""
+UNACKNOWLEDGED_S: Final = 120.0
+"""``delivery.timeout.ms``: for longer no record waits for its acknowledgement by right, whether or
+not more is written."""
 NOTED_S: Final = 86_400.0
 """A loss that is nearer is reported."""
 _ROUNDS: Final = 8
@@ -303,6 +306,8 @@ class RetentionWatch:
     async def _check(self, partitions: Collection[TopicPartition]) -> None:
         self._look(partitions)
         behind = [tp for tp, course in self._courses.items() if course.is_known]
+        # First: a source that does not answer must not put it off.
+        self._report_stalled(behind)
         try:
             async with asyncio.timeout(CHECK_S):
                 await self._learn(behind)
@@ -477,7 +482,6 @@ class RetentionWatch:
             )
         is_soon = first is not None and first[1].at_ms - now_ms < SOON_S * 1000
         self._context.report_finding("retention", text, count=len(told), harms=is_soon)
-        self._report_stalled(behind)
         topics = {tp.topic for tp in behind}
         whys = {it: self._refused[it] for it in sorted(topics) if it in self._refused}
         if self._refusal:
@@ -498,11 +502,14 @@ class RetentionWatch:
         harms = False
         for tp in behind:
             course = self._courses[tp]
+            stands_s = (now_ms - course.since_ms) / 1000
+            is_late = stands_s > LONGEST_TRANSACTION_S
+            if not course.is_stalled and stands_s < UNACKNOWLEDGED_S:
+                continue
+            why, may_last = self._why_stalled(tp)
             # Where nothing more is written it may wait for its turn: in a first copy of much
             # history, for minutes.
-            is_late = now_ms - course.since_ms > LONGEST_TRANSACTION_S * 1000
-            why, may_last = self._why_stalled(tp) if is_late or course.is_stalled else ("", True)
-            if why:
+            if why and (course.is_stalled or is_late or not may_last):
                 stalled[str(tp)] = why
                 harms |= is_late or not may_last
         names = some_of(sorted(stalled), _MOST_NAMED)

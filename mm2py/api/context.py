@@ -265,6 +265,11 @@ class TaskContext(Protocol):
         """Report a state change of one source partition; FAILED needs its cause."""
         ...
 
+    def shows_cause(self, partition: TopicPartition) -> bool:
+        """Whether users see why nothing of a source partition is copied now: it is paused, held
+        with a cause, or has failed."""
+        ...
+
     def report_gap(self, gap: SourceGap) -> None:
         """Report records that were lost before they could be copied; goes into the loss ledger."""
         ...

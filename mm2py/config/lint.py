@@ -247,17 +247,18 @@ def _effect_findings(config: MirrorMakerConfig, catalog: Catalog) -> list[LintFi
             continue  # a group's clients are librdkafka's, which knows what the mirror's own does not need
         findings += [
             LintFinding(severity, value.line, key, message)
-            for severity, message in _say(entry, text)
+            for severity, message in _say(entry, text, by_group=config.copies_by_group)
         ]
     return findings
 
 
-def _say(entry: Option, text: str) -> list[tuple[Severity, str]]:
+def _say(entry: Option, text: str, *, by_group: bool) -> list[tuple[Severity, str]]:
     if entry.effect is Effect.REFUSED:
         return [(Severity.ERROR, f"is refused: {entry.doc}")]
     if entry.effect is Effect.WITHOUT_EFFECT:
         return [(Severity.INFO, f"has no effect: {entry.doc}")]
-    special = _SPECIAL.get(entry.name)
+    # librdkafka obeys what the mirror's own producer does not.
+    special = (_BY_GROUP if by_group else _SPECIAL).get(entry.name)
     if special is not None:
         message = special(text.strip())
         return [(Severity.WARNING, message)] if message else []
@@ -282,10 +283,39 @@ def _say_in_flight(text: str) -> str:
     return f"{text} is taken as {MAX_IN_FLIGHT}, the most that keeps the order of retries"
 
 
+def _say_obeyed_acks(text: str) -> str:
+    if text in _SAFE_ACKS:
+        return ""
+    return (
+        f"acks={text} is obeyed by MirrorSink: a leader that fails loses records that count as "
+        "copied"
+    )
+
+
+def _say_obeyed_idempotence(text: str) -> str:
+    if text.lower() == "true":
+        return ""
+    return "is obeyed by MirrorSink: a retry doubles or reorders records"
+
+
+def _say_obeyed_in_flight(text: str) -> str:
+    if int(text) <= MAX_IN_FLIGHT:
+        return ""
+    return (
+        f"{text} is obeyed by MirrorSink, without idempotence: a retry doubles or reorders records"
+    )
+
+
 _SPECIAL: Final[Mapping[str, Callable[[str], str]]] = {
     "acks": _say_acks,
     "enable.idempotence": _say_idempotence,
     "max.in.flight.requests.per.connection": _say_in_flight,
+}
+
+_BY_GROUP: Final[Mapping[str, Callable[[str], str]]] = {
+    "acks": _say_obeyed_acks,
+    "enable.idempotence": _say_obeyed_idempotence,
+    "max.in.flight.requests.per.connection": _say_obeyed_in_flight,
 }
 
 

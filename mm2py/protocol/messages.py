@@ -438,3 +438,47 @@ def end_txn(
     # agree on the protocol, so it is never negotiated.
     versions = (IMPLICIT_END, IMPLICIT_END) if implicit else (0, IMPLICIT_END - 1)
     return schema_call(request, producer_schema.EndTxnResponse, convert, versions)
+
+
+def abort_markers(
+    producers: Mapping[TopicPartition, int], epoch: int
+) -> Call[tuple[PartitionOutcome, ...]]:
+    """Write a marker of ``epoch`` for one producer id per partition: its leader takes nothing of
+    that id under an earlier epoch any more. An open transaction of it is aborted there (KIP-664).
+
+    Brokers allow it with ClusterAction on the cluster, from Kafka 3.8 on also with Alter
+    (KIP-1037).
+    """
+    by_id: dict[int, list[TopicPartition]] = {}
+    for tp, producer_id in producers.items():
+        by_id.setdefault(producer_id, []).append(tp)
+
+    def request() -> producer_schema.WriteTxnMarkersRequest:
+        kind = producer_schema.WriteTxnMarkersRequest.WritableTxnMarker
+        return producer_schema.WriteTxnMarkersRequest(
+            markers=[
+                kind(
+                    producer_id=producer_id,
+                    producer_epoch=epoch,
+                    transaction_result=False,
+                    topics=[
+                        kind.WritableTxnMarkerTopic(name=topic, partition_indexes=indexes)
+                        for topic, indexes in by_topic((tp.topic, tp.partition) for tp in tps)
+                    ],
+                    coordinator_epoch=0,
+                )
+                for producer_id, tps in by_id.items()
+            ]
+        )
+
+    def convert(answer: producer_schema.WriteTxnMarkersResponse) -> tuple[PartitionOutcome, ...]:
+        return tuple(
+            PartitionOutcome(topic.name, part.partition_index, part.error_code)
+            for marker in answer.markers
+            for topic in marker.topics
+            for part in topic.partitions
+        )
+
+    # v2 names the transaction's version: from 2 on the
+    # epoch of a marker may not be there yet (KIP-1228).
+    return schema_call(request, producer_schema.WriteTxnMarkersResponse, convert, (1, 1))

@@ -60,6 +60,7 @@ class FakeTaskContext:
         self.buffer_bytes = 32 << 20
         self.linger_ms = 0
         self.left_out: set[TopicPartition] = set()
+        self.shown: set[TopicPartition] = set()
         self._positions: dict[str, SourceOffset] = {}
 
     def store(self, partition: SourcePartition, offset: SourceOffset) -> None:
@@ -82,6 +83,10 @@ class FakeTaskContext:
     ) -> None:
         """Keep a state."""
         self.states.append((partition, state, str(cause) if cause else ""))
+
+    def shows_cause(self, partition: TopicPartition) -> bool:
+        """Whether the test put it into ``shown``."""
+        return partition in self.shown
 
     def report_gap(self, gap: SourceGap) -> None:
         """Keep a gap."""

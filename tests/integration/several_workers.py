@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Any, Final, Self, cast, final
+from urllib.parse import quote
 
 from tests.integration.earlier_build import PRESENT, Build
 from tests.integration.mirror_process import Flow, Mirror, until
@@ -233,11 +234,14 @@ class Workers:
     def wait_for_copy_everywhere(self, topic: str, timeout_s: float = 120.0) -> float:
         """Wait until every partition has got new records since now; return after how many seconds."""
         began = time.monotonic()
-        before = ends(self.flow.target, self.flow.remote(topic))
+        # A target that has just been thawed may name no leaders: there is nothing to compare with.
+        before = until(
+            lambda: ends(self.flow.target, self.flow.remote(topic)), timeout_s, "the copy's ends"
+        )
 
         def grown() -> bool:
             now = ends(self.flow.target, self.flow.remote(topic))
-            return bool(before) and all(now.get(p, 0) > end for p, end in before.items())
+            return all(now.get(p, 0) > end for p, end in before.items())
 
         source = ends(self.flow.source, topic)
         until(
@@ -255,7 +259,17 @@ class Workers:
         until(lambda: copied(self.flow, topic) > 0, SPREAD_S, "a first record")
 
     def _describe(self) -> str:
-        return f"tasks as the workers tell: { {w.name: self.tasks(w) for w in self.running} }"
+        tasks = {worker.name: self.tasks(worker) for worker in self.running}
+        flows = {worker.name: self._flow_of(worker) for worker in self.running}
+        return f"tasks as the workers tell: {tasks}; the flow: {flows}"
+
+    def _flow_of(self, worker: Mirror) -> str:
+        """Return state and findings of the flow as one worker tells."""
+        try:
+            _, found = ask(f"{public_url(worker)}flows/{quote(self.flow.name, safe='')}")
+        except OSError as error:
+            return str(error)
+        return f"{found.get('state')} {found.get('errors')}"
 
     def __enter__(self) -> Self:
         return self

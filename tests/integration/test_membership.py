@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from mm2py.client.permit import Permit
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.protocol.connect_group import WorkerMetadata, offers
 from tests.integration.clients import connected
+from tests.integration.exactly_once import assert_each_once, make_exactly_once
 from tests.integration.mirror_process import (
     SHORT_SESSION,
     SHORT_SESSION_S,
@@ -28,14 +30,17 @@ from tests.integration.setups import Setup
 from tests.integration.several_workers import CALM, Workers, assert_nothing_lost
 from tests.integration.traffic import (
     Load,
+    Sent,
     assert_equal,
+    copied,
     wait_for_all,
     wait_for_copy,
     wait_for_progress,
+    write,
 )
 from tests.kit.kafka.region import KafkaAddress, Region
 from tests.kit.kafka.server_properties import Listener
-from tests.kit.lines.delay_proxy import DelayProxy
+from tests.kit.lines.delay_proxy import DelayProxy, Way
 from tests.kit.regions import ANY_SESSION
 
 pytestmark = [pytest.mark.faults, pytest.mark.integration, pytest.mark.timeout(300)]
@@ -199,6 +204,31 @@ async def test_an_expired_flow_is_torn_down_when_another_worker_was_a_member_mea
             until(lambda: len(mirror.lines("source task started")) >= 2, 90, "the next term")
             wait_for_progress(mirror, flow, topic)
         wait_for_all(mirror, flow, topic)
+
+
+def test_what_a_task_sent_before_exactly_once_is_refused_when_it_arrives_late(
+    setup: Setup, far_target: FarTarget
+) -> None:
+    line, region, topic = far_target.line, far_target.region, setup.topic("switched")
+    by_line = {**CALM, "{target}.bootstrap.servers": line.bootstrap_servers}
+    flow = write_flow(setup.folder, setup.a, region, topic, by_line)
+    write(setup.a, topic, [Sent(0, b"%d" % number) for number in range(100)])
+    with Mirror(flow.file, name="at-least-once") as mirror:
+        until(lambda: copied(flow, topic) == 100, 90, "the first copies", alive=mirror)
+        line.stall(Way.REQUESTS)
+        write(setup.a, topic, [Sent(0, os.urandom(1_000)) for _ in range(50)])
+        until(lambda: line.held_bytes(Way.REQUESTS) > 50_000, 90, "a request that is under way")
+        mirror.kill()
+    with flow.file.open("a", encoding="latin-1") as file:
+        file.write(f"{flow.target_alias}.bootstrap.servers = {region.bootstrap_servers}\n")
+    make_exactly_once(flow)
+    with running(flow.file, name="exactly-once", ready=False) as mirror:
+        assert assert_each_once(mirror, flow, topic) == 150
+        assert line.held_bytes(Way.REQUESTS) > 50_000
+        line.heal()
+        until(lambda: not line.held_bytes(Way.REQUESTS), 90, "the late request to arrive")
+        write(setup.a, topic, [Sent(0, b"behind")])
+        assert assert_each_once(mirror, flow, topic) == 151
 
 
 def far_flow(folder: Path, source: KafkaAddress, target: FarTarget, topic: str) -> Flow:

@@ -29,6 +29,7 @@ from mm2py.mirror.offset_map_pages import Page, PageRef, decode_page, decode_pag
 from mm2py.mirror.source_offsets import committed_topic_id, mirror_source_partition, next_offset
 from mm2py.observability.metrics import Metrics
 from mm2py.protocol.batch_stage import sign
+from mm2py.protocol.error_codes import CLUSTER_AUTHORIZATION_FAILED
 from mm2py.protocol.record_batch import HEADER, TRANSACTIONAL_FLAG, RecordBatch
 from mm2py.protocol.records import NewRecord, decode_batches, encode_batch
 from mm2py.protocol.topics import NO_TOPIC_ID
@@ -45,7 +46,7 @@ from tests.kit.fakes.broker import FakeBroker, Hold
 from tests.unit.runtime.runtime_fakes import FLOW, EagerClock, FakeStore, a_committer
 from tests.unit.runtime.test_offset_maps import ORDERS, restored
 
-PRODUCE = 0
+PRODUCE, WRITE_MARKERS = 0, 27
 SOURCE, TARGET = TopicPartition("orders", 0), TopicPartition("A.orders", 0)
 MAPS, NAME, POSITION = TopicPartition("maps", 0), "A-mm2-MirrorSourceConnector-0", b"position"
 """Where lives in transactions write what the others write into memory."""
@@ -67,6 +68,8 @@ class World:
         self.maps = MemoryTopic("mm2py-offset-map.A.internal")
         self.position = -1
         self.late: list[Hold] = []
+        self.doubts: list[tuple[int, int]] = []
+        """Ranges of source offsets that were reported as possibly doubled."""
         self.identical, self.has_client, self.has_late = Identical.PREFER, False, True
         self.kinds = 10 * RECORDS
         """How many different records there are."""
@@ -90,8 +93,9 @@ class World:
         return [it % self.kinds for it in self.offsets]
 
     async def settle(self, broker: FakeBroker) -> None:
-        """Wait until what was sent has arrived; end the transaction, and take what was committed."""
-        await eventually(lambda: broker.connections == 0)
+        """Wait until what was sent has arrived, but what is held up; end the transaction, and take
+        what was committed."""
+        await eventually(lambda: broker.connections == sum(it.waiting for it in self.late))
         broker.cluster.transactions.time_out(NAME)
         broker.cluster.write_markers()
         committed = broker.cluster.transactions.committed
@@ -199,6 +203,7 @@ class Worker:
             clock=SYSTEM_CLOCK,
             on_delivered=self._delivered,
             on_failed=self._on_failed,
+            on_doubt=lambda _source, first, last, _cause: world.doubts.append((first, last)),
             copied=self.maps,
             transactions=transactions,
         )
@@ -219,14 +224,19 @@ class Worker:
         self.failed.append(error)
         self.moved.set()
 
-    async def run(self) -> None:
-        """Copy until everything is acknowledged and stored, or the partition failed."""
-        world, last = self.world, self.world.offsets[-1]
+    async def begin(self) -> int:
+        """Return where the copy continues."""
         await self.store.start()
         await self.sender.start()
         await self.maps.load([SOURCE])
-        position = self.maps.resume(SOURCE, world.position)
+        position = self.maps.resume(SOURCE, self.world.position)
         self.acknowledged = position - 1
+        return position
+
+    async def run(self) -> None:
+        """Copy until everything is acknowledged and stored, or the partition failed."""
+        world, last = self.world, self.world.offsets[-1]
+        position = await self.begin()
         for batch in world.batches(max(position, 0)):
             self.sender.enqueue(SOURCE, TARGET, [batch])
             for _ in range(world.chance.randint(0, world.pause)):
@@ -445,20 +455,75 @@ async def test_nothing_is_lost_or_doubled_where_lives_with_and_without_transacti
 ) -> None:
     """Clients write the same records: after a life in transactions none of the log's tail is a copy."""
     world = World(seed + number)
-    world.has_late, world.has_client = False, True
+    world.has_client = True
     world.identical = world.chance.choice([Identical.PREFER, Identical.OFF])
+    # Off: a late request of a life without transactions meets none of a successor like it.
+    world.has_late = world.identical is Identical.PREFER
     topics, versions = {TARGET.topic: 1, MAPS.topic: 1}, {PRODUCE: (3, 11)}
     async with FakeBroker(topics=topics, versions=versions) as broker:
         for _ in range(world.chance.randint(2, 6)):
             await end_at_any_moment(world, broker, world.chance.choice(KINDS))
             await world.settle(broker)
             write_the_same(world, broker)
+            if world.chance.random() < 0.3:
+                while world.late:
+                    world.late.pop().release()
+                await world.settle(broker)
         await run_to_the_end(world, broker, world.chance.choice(KINDS))
         await world.settle(broker)
         assert records_of(broker) == world.offsets
 
 
 KINDS: Final = [Worker, InTransactions]
+
+
+@pytest.mark.parametrize("denied", [True, False])
+async def test_what_may_arrive_late_is_named_where_its_producer_may_not_be_fenced(
+    denied: bool, seed: int
+) -> None:
+    world = World(seed)
+    topics, versions = {TARGET.topic: 1, MAPS.topic: 1}, {PRODUCE: (3, 11)}
+    async with FakeBroker(topics=topics, versions=versions) as broker:
+        async with worker(world, broker) as life:
+            await life.begin()
+            life.sender.enqueue(SOURCE, TARGET, [next(world.batches(0))])
+            await eventually(lambda: life.acknowledged >= 0)
+        await world.settle(broker)
+        copied = len(records_of(broker))
+        if denied:
+            broker.fail_next(WRITE_MARKERS, CLUSTER_AUTHORIZATION_FAILED, times=RECORDS)
+        await run_to_the_end(world, broker, InTransactions)
+        await world.settle(broker)
+        assert records_of(broker) == world.offsets
+        assert [first for first, _ in world.doubts] == [world.offsets[copied]] * denied
+
+
+async def test_what_a_life_with_a_router_has_passed_is_not_looked_for_in_the_log(seed: int) -> None:
+    """Records are alike: those of a life before it, which the map does not have, stand for no later one."""
+    world = World(seed)
+    world.kinds, batches = 1, world.batches(0)
+    async with FakeBroker(topics={TARGET.topic: 1}) as broker:
+        async with worker(world, broker) as life:
+            await life.begin()
+            life.sender.enqueue(SOURCE, TARGET, [next(batches)])
+            await eventually(lambda: life.acknowledged >= 0)
+            await life.commit()
+            life.sender.enqueue(SOURCE, TARGET, [next(batches)])
+            await eventually(lambda: life.acknowledged >= world.position)
+        written = len(records_of(broker))
+        world.position = passed = next(batches).last_offset + 1
+        store = world.store()
+        await store.start()
+        maps = TaskOffsetMaps(store, world.identical, shares_targets=True)
+        await maps.load([SOURCE])
+        maps.resume(SOURCE, life.maps.of(SOURCE).position)
+        maps.of(SOURCE).passed(1, passed)
+        maps.taken({SOURCE: passed - 1}, {SOURCE: -1})
+        await maps.write()
+        maps.stored({SOURCE: passed - 1})
+        await run_to_the_end(world, broker)
+        left = [it for it in world.offsets if it >= passed]
+        assert len(records_of(broker)) == written + len(left)
 
 
 @pytest.mark.parametrize("number", range(SEEDS))

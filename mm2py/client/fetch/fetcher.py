@@ -301,15 +301,15 @@ class Fetcher:
         return await Admin(self._cluster).log_ends(partitions, within_s=ENDS_S)
 
     async def refresh_ends(self) -> None:
-        """Look up the log ends that no Fetch response has, of paused and throttled partitions, with
-        one request per leader.
+        """Look up the log ends that no Fetch response has, of partitions that are paused, throttled
+        or without room, with one request per leader.
 
         Raises:
             Mm2pyError: the cluster does not answer.
         """
 
         def ends_unseen(cursor: Cursor) -> bool:
-            return cursor.paused or self._routes.is_throttled(cursor)
+            return cursor.paused or self._routes.is_blind(cursor)
 
         unknown = {
             tp: it for tp, it in self._cursors.items() if it.position >= 0 and ends_unseen(it)

@@ -204,16 +204,18 @@ class FetchNode:
         # An answer to a request without this partition has no information about it.
         if cursor.paused or self._answered_at <= cursor.joined_at:
             return cursor.known_at
-        if self.is_throttled:
+        if self.is_blind:
             return max(cursor.known_at, self._answered_at)
         since = self._owed_since()
         return now if since is None else since
 
     @property
-    def is_throttled(self) -> bool:
+    def is_blind(self) -> bool:
         """Whether responses do not say where logs end now: the broker is asked nothing meanwhile,
-        or withholds what it has."""
-        return self.throttle.remaining_s() > 0 or self.throttle.withheld_s() > 0
+        by its quota or for lack of memory, or withholds what it has."""
+        if self.throttle.remaining_s() > 0 or self.throttle.withheld_s() > 0:
+            return True
+        return self._owed_since() is None and self._owner.room_bytes() <= 0
 
     def _owed_since(self) -> float | None:
         asked = [it for it in (self._asking_since, self.stripes.owed_since()) if it is not None]

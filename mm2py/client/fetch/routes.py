@@ -81,10 +81,10 @@ class FetchRoutes:
         node = self.nodes.get(cursor.node)
         return cursor.known_at if node is None else node.known_at(cursor, now)
 
-    def is_throttled(self, cursor: Cursor) -> bool:
+    def is_blind(self, cursor: Cursor) -> bool:
         """Whether its broker's responses do not say where its log ends now."""
         node = self.nodes.get(cursor.node)
-        return node is not None and node.is_throttled
+        return node is not None and node.is_blind
 
     def touch(self, cursor: Cursor) -> None:
         """Note that it was paused or resumed."""

@@ -17,6 +17,9 @@ Invariants (the model is tests/property/test_copy_continues.py):
    and wrote nothing; otherwise the process's own new id is used.
 3. It is used with the epoch of that batch: under a new epoch a late batch of the old one would not
    collide.
+4. Transactions have another producer id, with which nothing collides: the stored one is fenced on
+   the partition before its log is read. Where that is not allowed, what is sent first is reported
+   as possibly doubled. (Java fences transactional ids alone, KIP-618.)
 """
 
 import asyncio
@@ -30,7 +33,7 @@ from mm2py.client.backoff import Backoff
 from mm2py.client.connect.admin import Admin, ListedOffset
 from mm2py.client.connect.cluster import ADMIN, Cluster
 from mm2py.client.fetch.partition_fetch import PartitionReads
-from mm2py.client.send.lane import LaneState, SenderLane, Writer
+from mm2py.client.send.lane import MAX_EPOCH, LaneState, SenderLane, Writer
 from mm2py.client.send.owner import LaneOwner
 from mm2py.client.send.tail import (
     NO_PRODUCER,
@@ -68,6 +71,10 @@ MORE_S: Final = 5.0
 """How long a lane waits for more records of the source where the tail of its log has a hole."""
 
 
+FENCE_EPOCH: Final = MAX_EPOCH
+"""Of a marker that fences a producer id without transactions: nothing is sent under a later one."""
+
+
 class LaneBeginning(NamedTuple):
     """Start of a lane: the end of its log, and the producer that it continues, None for its own."""
 
@@ -89,6 +96,8 @@ class LaneResume:
         self._tails: dict[TopicPartition, asyncio.Event] = {}
         """Lanes whose first batches are being compared with the log; the event is set when more
         were offered."""
+        self._unfenced: dict[TopicPartition, Mm2pyError] = {}
+        """Partitions whose former producer may still write, and why (4)."""
 
     @property
     def identical(self) -> Identical:
@@ -115,6 +124,11 @@ class LaneResume:
             RetriableError: the broker does not answer, or the offset map cannot be written now.
         """
         readable = [lane for lane in lanes if ends[lane.target].error is None]
+        # Before the logs are read (4).
+        beginnings = dict[SenderLane, LaneBeginning | LaneTail | Mm2pyError](
+            await self._fence(node_id, readable)
+        )
+        readable = [lane for lane in readable if lane not in beginnings]
         ids = {lane: self._topic_id(lane) for lane in readable}
         known = {lane: self._copied.target_end(lane.source, ids[lane]) for lane in readable}
         log_ends = await self._log_ends(node_id, [lane for lane in readable if known[lane] >= 0])
@@ -123,7 +137,6 @@ class LaneResume:
         # Loop suppression may have been enabled after a predecessor got the id.
         for again in {self._continued(lane).producer_id for lane in readable} - {NO_PRODUCER_ID}:
             await self._owner.announce(again)
-        beginnings: dict[SenderLane, LaneBeginning | LaneTail | Mm2pyError] = {}
         for lane in readable:
             end = log_ends.get(lane, ends[lane.target].offset)
             if isinstance(end, ServerError):
@@ -150,6 +163,9 @@ class LaneResume:
                 if not isinstance(beginning, Mm2pyError)
             }
         )
+        for lane in begun:
+            if isinstance(beginnings[lane], LaneBeginning):
+                self._doubt_late(lane)
         return beginnings
 
     async def _count(
@@ -224,6 +240,7 @@ class LaneResume:
         # The stored id was replaced or never wrote here: ours is stored before the first batch (1).
         if writer is None:
             await self._begin_anew(lane, tail.end)
+        self._doubt_late(lane)
         return LaneBeginning(tail.end, writer)
 
     async def _compare_first(self, lane: SenderLane, tail: LaneTail) -> None:
@@ -272,6 +289,47 @@ class LaneResume:
         tail.give_up()
 
     # ---- producers
+
+    async def _fence(
+        self, node_id: int, lanes: Sequence[SenderLane]
+    ) -> Mapping[SenderLane, Mm2pyError]:
+        """Let nothing more arrive of those that wrote without transactions what these lanes
+        continue with them (4); return the lanes for which that is not known now."""
+        former = {
+            lane.target: producer_id
+            for lane in lanes
+            if lane.transactional
+            and (producer_id := self._copied.producer(lane.source).producer_id) != NO_PRODUCER_ID
+        }
+        if not former:
+            return {}
+        connection = await self._cluster.connection(node_id, ADMIN)
+        causes: dict[TopicPartition, Mm2pyError] = {}
+        try:
+            for it in await connection.call(messages.abort_markers(former, FENCE_EPOCH)):
+                target = TopicPartition(it.topic, it.partition)
+                if it.error_code:
+                    causes[target] = codes.server_error(it.error_code, f"marker in {target}")
+        except UnsupportedVersionError as error:
+            causes |= dict.fromkeys(former, error)
+        later: dict[SenderLane, Mm2pyError] = {}
+        for lane in lanes:
+            cause = causes.get(lane.target)
+            self._unfenced.pop(lane.target, None)
+            if isinstance(cause, RetriableError):
+                self._cluster.leader_moved(lane.target)
+                later[lane] = cause
+            elif cause is not None:
+                self._unfenced[lane.target] = cause
+        return later
+
+    def _doubt_late(self, lane: SenderLane) -> None:
+        """Report what is sent first where a former producer may still write it, too (4)."""
+        cause = self._unfenced.pop(lane.target, None)
+        if cause is not None and lane.queue:
+            first, last = lane.queue[0][1].runs[0][0], lane.queue[-1][1].last_offset
+            text = "what was sent last without exactly-once may arrive late, it cannot be refused"
+            self._owner.doubted(lane.source, first, last, Mm2pyError(f"{text}: {cause}"))
 
     async def _leave_unreadable(
         self, lanes: Sequence[SenderLane], ends: Mapping[TopicPartition, ListedOffset]

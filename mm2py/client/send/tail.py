@@ -5,8 +5,9 @@ batches are compared with it, in order -> those in the log count as delivered, a
 in part is cut -> the rest is sent. A record is recognised by its timestamp, key, value and headers,
 in any batch with the producer id of the copies; anything else in the tail is another writer's: an
 id is stored together with a map that has what the one before it wrote. Where none is stored, the
-copies were written in transactions, each with its map: none of the tail is a copy. The map is
-written after the records (``offset_maps``), so after a crash the log may be ahead of it.
+copies were written in transactions, each with its map: none of the tail is a copy; or a router took
+part, and which of the tail are copies of what comes next is not known. The map is written after the
+records (``offset_maps``), so after a crash the log may be ahead of it.
 
 Invariants, tests of the same names:
 
@@ -225,6 +226,7 @@ class LaneTail:
         self.recognised = 0
         self._passed_bytes = 0
         """Bytes that were read after the last recognised record."""
+        self._markers = 0  # of transactions, and those that fence a producer
         self._opened = NO_PRODUCER_ID  # producer id of what is in ``_open``
         self.is_over = start >= end
         self.has_holes = False
@@ -250,7 +252,7 @@ class LaneTail:
         """How many of its offsets were not recognised, or not looked at."""
         if self._is_cut and not self.has_holes:
             return self.end - (self._open[0][0] if self._open else self._position)
-        return self.end - self.start - self.recognised
+        return self.end - self.start - self.recognised - self._markers
 
     @property
     def _is_cut(self) -> bool:
@@ -449,12 +451,13 @@ class LaneTail:
         ):
             fetched = await self._read(self._position)
             # Records that retention deleted meanwhile cannot be compared.
-            self.has_holes |= fetched.log_start_offset >= self.end  # all of it is gone
             self._unread_gone += max(0, fetched.log_start_offset - self._position)
             before = self._position = max(self._position, fetched.log_start_offset)
             self._take(fetched.records)
             if self._position == before and fetched.high_watermark >= self.end:
                 self._position, self.has_holes = self.end, True  # compacted away up to the end
+            # All of its end is gone, but for what is no copy: a marker.
+            self.has_holes |= self._position >= self.end and self._unread_gone > 0
         return bool(self._open or self._stored) and self._passed_bytes <= AHEAD_BYTES
 
     def _take(self, record_set: Bytes | None) -> None:
@@ -468,6 +471,7 @@ class LaneTail:
                 # map's end a transactional batch is aborted or foreign.
                 if attributes & (CONTROL_FLAG | TRANSACTIONAL_FLAG) or not count:
                     self._passed_bytes += len(data)
+                    self._markers += bool(attributes & CONTROL_FLAG)
                 elif self._is_of_another(fields):
                     begun, _ = self.others.get(fields[9], (fields[0], last))
                     self.others[fields[9]] = begun, last

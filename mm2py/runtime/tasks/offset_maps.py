@@ -423,6 +423,7 @@ class TaskOffsetMaps:
                     partition_map.lose_pages()
             # Before ``take``, which must not run while ``cut_below`` is set.
             await self._deepen()
+            self._forget_producers()
             pages = {
                 it: partition_map.take()
                 for it, partition_map in self._maps.items()
@@ -453,6 +454,15 @@ class TaskOffsetMaps:
                         self._unwritten[partition] = _joined(before, newer)
             if written and writing:
                 self.on_refusal("")
+
+    def _forget_producers(self) -> None:
+        """Of maps that change, where transforms route records: what another start may recognise in
+        the target's log lies before their positions."""
+        for partition_map in self._maps.values():
+            # Records that were routed are not there; those after them, if they are alike, would be
+            # taken for what a predecessor wrote, and left out.
+            if self._shares_targets and partition_map.changed:
+                partition_map.writes_to(partition_map.target_id, NO_PRODUCER_ID, -1)
 
     async def settle(self) -> None:
         """Write the positions that this task stored last into their maps, at its end: any other

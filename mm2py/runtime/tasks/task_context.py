@@ -337,6 +337,10 @@ class WorkerTaskContext:
         meter = self.meter(partition)
         meter.state, meter.cause = state.value, cause
 
+    def shows_cause(self, partition: TopicPartition) -> bool:
+        meter = self.meter(partition)
+        return meter.paused or meter.state != PartitionState.RUNNING.value
+
     def report_gap(self, gap: SourceGap) -> None:
         """Log a loss with its exact range; with ``gap.policy=fail`` it also stops the partition.
 

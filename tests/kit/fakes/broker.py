@@ -37,6 +37,8 @@ class Hold:
 
     def __init__(self) -> None:
         self.arrived = asyncio.Event()
+        self.waiting = 0
+        """How many stand at the barrier."""
         self._free = asyncio.Event()
 
     def release(self) -> None:
@@ -46,7 +48,11 @@ class Hold:
     async def wait(self) -> None:
         """Stand at the barrier."""
         self.arrived.set()
-        await self._free.wait()
+        self.waiting += 1
+        try:
+            await self._free.wait()
+        finally:
+            self.waiting -= 1
 
 
 @final

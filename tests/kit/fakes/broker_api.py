@@ -198,6 +198,32 @@ async def _end_txn(request: Request) -> AnswerWriter:
     return out.tags()
 
 
+async def _write_markers(request: Request) -> AnswerWriter:
+    reader, cluster, out = request.reader, request.cluster, request.answer
+    markers = reader.count()
+    out.count(markers)
+    for _ in range(markers):
+        producer_id, epoch = reader.int64(), reader.int16()
+        reader.int8()
+        topics = reader.count()
+        out.int64(producer_id).count(topics)
+        for _ in range(topics):
+            topic, partitions = reader.text(), reader.count()
+            out.string(topic).count(partitions)
+            for partition in [reader.int32() for _ in range(partitions)]:
+                found = _find(request, topic, partition)
+                code = found if isinstance(found, int) else found.abort(producer_id, epoch)
+                if not code:
+                    cluster.write_marker(TopicPartition(topic, partition), producer_id, epoch)
+                out.int32(partition).int16(code).tags()
+            reader.tags()
+            out.tags()
+        reader.int32()
+        reader.tags()
+        out.tags()
+    return out.tags()
+
+
 async def _produce(request: Request) -> AnswerWriter:
     reader, out = request.reader, request.answer
     reader.string()  # transactional id
@@ -339,6 +365,7 @@ APIS: Final[Mapping[int, Api]] = {
     23: Api(3, 3, 4, _epoch_ends),
     24: Api(0, 2, 3, _add_partitions),
     26: Api(0, 5, 3, _end_txn),
+    27: Api(1, 1, 1, _write_markers),
     48: Api(0, 0, 1, _client_quotas),
 }
 """By api key. ``FakeBroker(versions=...)`` narrows; Produce may be widened to 12, Fetch to 17."""

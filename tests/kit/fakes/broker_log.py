@@ -148,6 +148,13 @@ class PartitionLog:
         """Forget all producer state, as after ``producer.id.expiration.ms``."""
         self._producers.clear()
 
+    def abort(self, producer_id: int, epoch: int) -> int:
+        """Take a marker of an epoch, which ends the earlier ones of its producer."""
+        state = self._producers.get(producer_id)
+        if state is None or state.epoch < epoch:
+            self._producers[producer_id] = _Producer(epoch)
+        return INVALID_PRODUCER_EPOCH if state is not None and state.epoch > epoch else NONE
+
     def delete_before(self, offset: int) -> None:
         """Move the log start (retention, DeleteRecords)."""
         self.start = max(self.start, offset)
@@ -191,5 +198,7 @@ class PartitionLog:
         for known in state.batches:
             if known[:2] == sequences:
                 return known
-        expected = (state.batches[-1].last_sequence + 1) & _SEQUENCE_MASK
+        expected = 0
+        if state.batches:
+            expected = (state.batches[-1].last_sequence + 1) & _SEQUENCE_MASK
         return NONE if sequences[0] == expected else OUT_OF_ORDER_SEQUENCE_NUMBER

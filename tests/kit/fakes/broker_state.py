@@ -3,6 +3,7 @@
 import asyncio
 import secrets
 from dataclasses import dataclass, field
+from struct import pack_into
 from typing import Final, NamedTuple, TypeAlias, final
 
 from mm2py.clock import SYSTEM_CLOCK, Clock
@@ -15,15 +16,15 @@ from tests.kit.fakes.broker_transactions import FakeTransactions, Stored
 from tests.kit.fakes.wire import AnswerWriter, RequestReader
 
 _ATTRIBUTES: Final = 22
+_PRODUCER: Final = 43
+"""Where a batch has its producer id, and the epoch after it."""
 
 
-def _marker() -> bytes:
+def _marker(producer_id: int = -1, epoch: int = -1) -> bytes:
     batch = encode_batch([NewRecord(bytes(4), bytes(6), (), -1)])
     batch[_ATTRIBUTES] |= CONTROL_FLAG | TRANSACTIONAL_FLAG
+    pack_into(">qh", batch, _PRODUCER, producer_id, epoch)
     return bytes(sealed(batch))
-
-
-_MARKER: Final = _marker()
 
 
 Key: TypeAlias = tuple[str | bytes, int]
@@ -138,8 +139,12 @@ class FakeCluster:
     def write_markers(self) -> None:
         """Let the logs of ended transactions grow by their markers, control batches of one record."""
         while self.transactions.markers:
-            log = self.topics_log(self.transactions.markers.pop())
-            log.put(_MARKER, log.end)
+            self.write_marker(self.transactions.markers.pop())
+
+    def write_marker(self, tp: TopicPartition, producer_id: int = -1, epoch: int = -1) -> None:
+        """Append a control batch of one record; only a producer of ours counts."""
+        log = self.topics_log(tp)
+        log.put(_marker(producer_id, epoch), log.end)
         self.wake()
 
     def topics_log(self, tp: TopicPartition) -> PartitionLog:

@@ -71,6 +71,10 @@ class _Direction:
         self.reader: asyncio.Transport | None = None
         self.writer: asyncio.Transport | None = None
 
+    @property
+    def held_bytes(self) -> int:
+        return self._queued_bytes
+
     def take(self, data: bytes) -> None:
         line = self._line
         sent = self._loop.time()
@@ -206,6 +210,9 @@ class _Link:
         self._requests.wake()
         self._replies.wake()
 
+    def held_bytes(self, way: Way) -> int:
+        return (self._requests if way is Way.REQUESTS else self._replies).held_bytes
+
     def lost(self, transport: asyncio.Transport) -> None:
         self._line.open.discard(transport)
 
@@ -261,6 +268,16 @@ class DelayProxy:
     def passed_bytes(self, way: Way) -> int:
         """Return how much went through so far."""
         return self._line.passed[way]
+
+    def held_bytes(self, way: Way) -> int:
+        """Return how much waits in the line now."""
+        found = [0]
+
+        def count() -> None:
+            found[0] = sum(link.held_bytes(way) for link in self._line.links)
+
+        self._call(count)
+        return found[0]
 
     def set_round_trip(self, seconds: float, rate_bytes_s: float = 0.0) -> None:
         """Delay every byte by half of that in each direction, and let no more than the rate through (0: all)."""

@@ -230,6 +230,19 @@ async def test_a_released_partition_does_not_wait_for_the_long_poll_of_idle_ones
         await rig.until(lambda: rig.read.get(FIRST) == [0, 1])
 
 
+async def test_without_memory_for_an_answer_the_end_of_a_log_is_asked_for() -> None:
+    async with fetching() as rig:
+        rig.fill(FIRST, range(2), pad=3_000)
+        rig.fetcher.add({FIRST: 0})
+        await rig.until(lambda: rig.fetcher.position(FIRST) == 2)
+        assert await rig.fetcher.fetch(max_wait_ms=0, max_bytes=0) == []
+        # The Fetch that was under way is answered; no other follows it.
+        await eventually(lambda: rig.fetcher.silent_s(FIRST) > 0.3)
+        rig.fill(FIRST, range(2, 9))
+        await rig.fetcher.refresh_ends()
+        assert rig.fetcher.lag(FIRST) == 7
+
+
 async def test_the_end_of_a_paused_partition_is_asked_for_once_per_call() -> None:
     async with fetching(max_wait_ms=LONG_MS) as rig:
         rig.fill(FIRST, range(2))

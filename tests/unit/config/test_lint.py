@@ -192,12 +192,22 @@ SINK = "A->B.copy.connector = sink\nA->B.enabled = true\n"
         ("topics = a\ntopics = b", 4, "WARNING: .*line 5 sets it again"),
         ("A->B.enabled = true\nemit.checkpoints.enabled = false", 5, "WARNING: .*left out"),
         (f"{SINK}B.exactly.once.source.support = enabled", 4, "ERROR: .*copies at least once"),
+        (f"{SINK}B.producer.acks = 1", 6, "WARNING: .*acks=1 is obeyed by MirrorSink"),
+        (f"{SINK}B.producer.enable.idempotence = false", 6, "WARNING: .*is obeyed by MirrorSink"),
+        (
+            f"{SINK}B.producer.max.in.flight.requests.per.connection = 9",
+            6,
+            "WARNING: .*9 is obeyed",
+        ),
     ],
     ids=[
         "the new name wins over the old one",
         "of a doubled key the last one counts",
         "without its checkpoints the flow runs",
         "a group copies at least once",
+        "a group's producer obeys acks",
+        "it obeys idempotence",
+        "it obeys requests in flight",
     ],
 )
 def test_of_lines_in_conflict_this_one_is_told(say: Say, lines: str, line: int, said: str) -> None:

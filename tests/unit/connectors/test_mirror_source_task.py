@@ -337,6 +337,33 @@ async def test_retention_is_forecast_of_a_partition_that_failed_while_it_kept_up
         assert (said.by, said.records) == ("retention.ms", 1)
 
 
+@pytest.mark.parametrize(
+    ("acknowledged", "shown", "named"),
+    [
+        (False, False, "cluster B has not acknowledged"),
+        (True, False, "it is not read"),
+        (True, True, ""),
+    ],
+    ids=["unacknowledged", "acknowledged", "paused"],
+)
+async def test_what_is_held_until_its_target_has_room_is_named_when_it_stands_still(
+    acknowledged: bool, shown: bool, named: str
+) -> None:
+    async with running(Bench(stored={T0: 9})) as bench:
+        bench.reader.answers = [[(T0, [a_batch(10, 5)])]]
+        await bench.task.poll(1)
+        bench.task.hold([T0])
+        if shown:
+            bench.context.shown.add(T0)
+        if acknowledged:
+            bench.task.delivered(delivery(T0, Run(10, 5, 0)))
+        for end in range(20, 24):
+            bench.reader.ends[T0], bench.reader.lags[T0] = end, end - 15
+            await bench.context.clock.advance(CHECK_S)
+        text, *_ = bench.context.findings.get("stalled", ("",))
+        assert (named in text) if named else not text
+
+
 async def test_a_partition_given_up_is_dropped_and_its_buffers_are_returned() -> None:
     bench, lease = Bench(), CountedLease()
     async with running(bench):

@@ -17,6 +17,7 @@ from mm2py_connectors.clients import AdminSession
 from mm2py_connectors.retention_watch import (
     CHECK_S,
     LONGEST_TRANSACTION_S,
+    UNACKNOWLEDGED_S,
     Course,
     Limits,
     RetentionWatch,
@@ -262,6 +263,15 @@ async def test_what_stands_still_for_long_is_named_though_nothing_more_is_writte
             1,
             True,
         )
+
+
+async def test_what_is_not_acknowledged_is_named_though_nothing_more_is_written() -> None:
+    async with watch() as bench:
+        bench.why = "the target acknowledges nothing"
+        await bench.checks(round(UNACKNOWLEDGED_S / CHECK_S))
+        assert "stalled" not in bench.context.findings
+        await bench.checks(1)
+        assert bench.context.findings["stalled"][1:] == (1, True)
 
 
 async def test_a_thousand_topics_are_one_question_and_an_unreadable_one_hides_none() -> None:

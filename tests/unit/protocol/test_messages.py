@@ -85,6 +85,7 @@ def test_every_request_starts_with_its_size_key_version_and_correlation_id() -> 
         m.list_offsets([OffsetQuery("t", 0, -1)]), m.offset_for_leader_epoch([EpochQuery("t", 0, 1)]),
         m.create_topics([NewTopic("t", 1, 1)]), m.create_partitions({"t": 3}),
         m.delete_records({TopicPartition("t", 0): 5}), m.init_producer_id(),
+        m.abort_markers({TopicPartition("t", 0): 5}, 7),
     ]  # fmt: skip
     for call in calls:
         for version in versions(call):

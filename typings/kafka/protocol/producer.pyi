@@ -59,6 +59,38 @@ class EndTxnResponse(ApiMessage):
     producer_epoch: int
     def __init__(self, *, throttle_time_ms: int = ..., error_code: int = ..., producer_id: int = ..., producer_epoch: int = ..., version: int | None = ...) -> None: ...
 
+class WriteTxnMarkersRequest(ApiMessage):
+    class WritableTxnMarker(DataContainer):
+        class WritableTxnMarkerTopic(DataContainer):
+            name: str
+            partition_indexes: list[int]
+            def __init__(self, *, name: str = ..., partition_indexes: list[int] = ..., version: int | None = ...) -> None: ...
+        producer_id: int
+        producer_epoch: int
+        transaction_result: bool
+        topics: list[WritableTxnMarkerTopic]
+        coordinator_epoch: int
+        transaction_version: int
+        def __init__(self, *, producer_id: int = ..., producer_epoch: int = ..., transaction_result: bool = ..., topics: list[WritableTxnMarkerTopic] = ..., coordinator_epoch: int = ..., transaction_version: int = ..., version: int | None = ...) -> None: ...
+    markers: list[WritableTxnMarker]
+    def __init__(self, *, markers: list[WritableTxnMarker] = ..., version: int | None = ...) -> None: ...
+
+class WriteTxnMarkersResponse(ApiMessage):
+    class WritableTxnMarkerResult(DataContainer):
+        class WritableTxnMarkerTopicResult(DataContainer):
+            class WritableTxnMarkerPartitionResult(DataContainer):
+                partition_index: int
+                error_code: int
+                def __init__(self, *, partition_index: int = ..., error_code: int = ..., version: int | None = ...) -> None: ...
+            name: str
+            partitions: list[WritableTxnMarkerPartitionResult]
+            def __init__(self, *, name: str = ..., partitions: list[WritableTxnMarkerPartitionResult] = ..., version: int | None = ...) -> None: ...
+        producer_id: int
+        topics: list[WritableTxnMarkerTopicResult]
+        def __init__(self, *, producer_id: int = ..., topics: list[WritableTxnMarkerTopicResult] = ..., version: int | None = ...) -> None: ...
+    markers: list[WritableTxnMarkerResult]
+    def __init__(self, *, markers: list[WritableTxnMarkerResult] = ..., version: int | None = ...) -> None: ...
+
 class ProduceRequest(ApiMessage):
     class TopicProduceData(DataContainer):
         class PartitionProduceData(DataContainer):
