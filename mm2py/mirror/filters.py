@@ -302,8 +302,9 @@ class TopicSelection:
         """
         found: dict[str, str] = {}
         for copy in there:
-            # Another flow's copy, or the target's own topic.
-            if self._policy.topic_source(copy) != self._source_alias:
+            # Another flow's copy, or the target's own topic; so are this flow's checkpoints, whose
+            # name is that of a copy.
+            if self._policy.topic_source(copy) != self._source_alias or self.is_internal(copy):
                 continue
             topic = self._policy.upstream_topic(copy)
             if topic is None or topic in listed or self._policy.is_heartbeats_topic(topic):
