@@ -85,6 +85,11 @@ class SentChange:
                     f"{done.flow}: {some_of(done.still_paused, SHOWN)} stay paused, they were"
                     " paused alone; --all-topics resumes them too"
                 )
+            if done.not_there:
+                say(
+                    f"{done.flow}: no task copies {some_of(done.not_there, SHOWN)} now; was another"
+                    " name meant? It rests when it appears"
+                )
             return self._wait(rest, done.flow, awaited) if awaited and not self.dry_run else OK
 
     def _summary(self, done: ChangeResult) -> str:

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Final, final
 
-from mm2py.api.context import TaskContext
+from mm2py.api.context import TaskContext, TaskOfFlow
 from mm2py.api.records import SourceRecord
 from mm2py.api.task import SourceTask
 from mm2py.clock import Clock, cancelled, wait_or_stop
@@ -25,7 +25,7 @@ from mm2py.mirror.policies import policy_from_config
 from mm2py.mirror.source_offsets import checkpoint_of, checkpoint_source_partition, source_offset
 from mm2py.protocol.consumer_offsets import CONSUMER_OFFSETS
 from mm2py.protocol.records import Record
-from mm2py.types import TopicPartition
+from mm2py.types import ClusterAlias, FlowName, TopicPartition
 from mm2py_connectors.clients import (
     CopyOf,
     ExactMap,
@@ -90,6 +90,11 @@ class MirrorCheckpointTask(SourceTask):
         self._group_filter = group_filter_from_config(config)
         self._groups, self._logs, self._maps = groups, logs, maps
         self._context, self._clock = context, context.clock
+        own = context.flow if isinstance(context, TaskOfFlow) else None
+        self._flow = own or FlowName(
+            ClusterAlias(self._config.source_cluster_alias),
+            ClusterAlias(self._config.target_cluster_alias),
+        )
         self._checkpoints_topic = self._policy.checkpoints_topic(self._config.source_cluster_alias)
         self._checkpoints: dict[str, dict[TopicPartition, Checkpoint]] = {}
         self._share = self._own_share(self._config.task_group_partitions)
@@ -117,7 +122,7 @@ class MirrorCheckpointTask(SourceTask):
             commits = await self._open_log("source", "commits-source", CONSUMER_OFFSETS, folds=True)
             written = await self._open_log("target", "checkpoints-target", self._checkpoints_topic)
             syncs = await self._open_log(side, f"offset-syncs-{side}", self._syncs_topic())
-            exact = await self._open_map("target", config.source_cluster_alias, self._copy_of)
+            exact = await self._open_map("target", self._flow.source, self._copy_of)
             flow_back = None
             if not self._policy.detects_cycles:  # the target's own records are between the copies
                 flow_back = await self._open_flow_back()
@@ -291,8 +296,7 @@ class MirrorCheckpointTask(SourceTask):
             self._syncs_topic(of_flow_back=True),
             waits_for_topic=False,
         )
-        alias = self._config.target_cluster_alias
-        back = await self._open_map("source", alias, self._copied_back_as, is_back=True)
+        back = await self._open_map("source", self._flow.target, self._copied_back_as, is_back=True)
         return FlowBack(back, syncs.log)
 
     async def _open_log(

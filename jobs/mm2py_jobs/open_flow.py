@@ -160,7 +160,7 @@ async def store_positions(
         await offsets.set(
             {
                 source_offset_key(
-                    SOURCE_NAME, mirror_source_partition(plan.name.source, partition)
+                    SOURCE_NAME, mirror_source_partition(plan.names.source, partition)
                 ): None if position < 0 else source_offset_value(source_offset(position - 1))
                 for partition, position in positions.items()
             }

@@ -194,7 +194,7 @@ async def _store(target: Cluster, plan: FlowPlan, committed: Mapping[TopicPartit
     )
     values: dict[bytes, bytes | None] = {}
     for tp, offset in sorted(committed.items()):
-        key = source_offset_key(SOURCE_NAME, mirror_source_partition(plan.name.source, tp))
+        key = source_offset_key(SOURCE_NAME, mirror_source_partition(plan.names.source, tp))
         # A source offset is the last copied record, a committed offset the next to read.
         values[key] = source_offset_value(source_offset(offset - 1))
     try:

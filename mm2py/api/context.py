@@ -9,7 +9,7 @@ from mm2py.api.records import SourceOffset, SourcePartition
 from mm2py.clock import Clock
 from mm2py.observability.metrics import Forecast
 from mm2py.protocol.topics import NO_TOPIC_ID
-from mm2py.types import TopicPartition
+from mm2py.types import FlowName, TopicPartition
 
 
 class PartitionState(StrEnum):
@@ -212,6 +212,17 @@ class KeptOutPartitions(Protocol):
     def kept_out(self) -> Collection[TopicPartition]:
         """Source partitions that a backfill copies: the configs of their copies are its own
         meanwhile."""
+        ...
+
+
+@runtime_checkable
+class TaskOfFlow(Protocol):
+    """Optional for a ``TaskContext``: check with ``isinstance``."""
+
+    @property
+    def flow(self) -> FlowName | None:
+        """The flow whose aliases our own topics have, such as the offset map: a file may give its
+        connectors others. None where configs alone name clusters, on a Connect worker."""
         ...
 
 

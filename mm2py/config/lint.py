@@ -119,7 +119,7 @@ def _all_findings(config: MirrorMakerConfig, catalog: Catalog) -> list[LintFindi
         flow = config.flow_configs(pair)
         # One error per line, however many flows it reaches.
         findings += [f for f in _flow_findings(config, flow) if (f.line, f.key) not in told]
-    return findings + _aliases(config) + _exactly_once(config)
+    return findings + _aliases(config) + _exactly_once(config) + [*_shared(config)]
 
 
 def _flow_findings(config: MirrorMakerConfig, flow: FlowConfigs) -> list[LintFinding]:
@@ -356,6 +356,39 @@ def _aliases(config: MirrorMakerConfig) -> list[LintFinding]:
         for alias in config.clusters
         if separator and separator in alias
     ]
+
+
+_OF_ONE_FLOW: Final = ("group.id", "config.storage.topic", "status.storage.topic")
+"""Worker properties that no two flows may have in common: their connectors have the same names.
+Positions are kept by the source's alias."""
+
+
+def _shared(config: MirrorMakerConfig) -> Iterator[LintFinding]:
+    """Refuse a group or a topic of several flows: they run each other's connectors, and all but the
+    one that wrote its config last copy nothing."""
+    layout = config.layout
+    # ``workerConfig`` puts what stands at top level over the target's own.
+    given = {
+        (target, name): value
+        for target in config.clusters
+        for name in _OF_ONE_FLOW
+        if (value := layout.workers.get(name) or layout.clusters[target].get(name)) is not None
+    }
+    if not given:
+        return
+    try:
+        flows = config.flows()
+    except ConfigError:
+        return  # the start names it
+    for (target, name), value in given.items():
+        to = [str(it) for it in flows if it.target == target]
+        if len(to) > 1:
+            yield LintFinding.error(
+                value,
+                f"flows {', '.join(to)} would have one {name} on {target}: each runs the "
+                "connectors of the one that wrote them last, and the others copy nothing",
+                "remove it: each flow has its own by default",
+            )
 
 
 _CLIENTS: Final = ("", "consumer.", "producer.", "admin.")

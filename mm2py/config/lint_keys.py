@@ -11,6 +11,7 @@ from mm2py.config.mirror_maker import MirrorMakerConfig
 from mm2py.config.old_names import modern_name
 
 _FLOW_KEY: Final = re.compile(r"(.+?)\s*->\s*([^.]+)\.(.+)")
+_CUT_KEY: Final = re.compile(r"(\S+?) ?-> ?(\S+?)(\s*[=:\s]\s*(.*))?")
 _CLUSTER_KEY: Final = re.compile(r"([^.]+)\.(bootstrap\.servers)")
 
 
@@ -154,6 +155,17 @@ def _right_place(catalog: Catalog, name: str) -> str:
 
 def _strange_alias(config: MirrorMakerConfig, name: str, value: Value) -> _Verdict:
     known = ", ".join(config.clusters)
+    cut = _CUT_KEY.fullmatch(f"{name} {value.text}")
+    if cut is not None and cut[1] in config.clusters and not _FLOW_KEY.fullmatch(name):
+        whole = f"{cut[1]}->{cut[2]}"
+        on = whole.endswith(".enabled") and (cut[4] or "").strip().lower() == "true"
+        return [
+            (
+                Severity.ERROR if on else Severity.WARNING,
+                f"a name ends at its first blank, so this sets {name!r} and nothing of a flow",
+                f"write {whole}{cut[3] or ''}",
+            )
+        ]
     match = _FLOW_KEY.fullmatch(name)
     if match is not None:
         strange = [a for a in (match[1], match[2]) if a not in config.clusters]

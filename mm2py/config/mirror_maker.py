@@ -255,9 +255,7 @@ class MirrorMakerConfig:
         for key, text in config.items():
             result[key], problem = self.providers.resolve_or_explain(text)
             if problem and not key.startswith(PROVIDER_PREFIX):
-                raise ConfigError(
-                    f"{key}: {problem}", remedy="declare the config provider or write the value"
-                )
+                raise ConfigError(f"{key}: {problem}", remedy=self.providers.remedy(text))
         return result
 
     def flow_configs(self, flow: FlowName) -> FlowConfigs:
@@ -363,10 +361,7 @@ class MirrorMakerConfig:
                 continue
             try:
                 _, problem = self.providers.resolve_or_explain(value.text)
-                remedy = (
-                    "declare it with config.providers and config.providers.<name>.class, or write "
-                    "the value"
-                )
+                remedy = self.providers.remedy(value.text)
             except ConfigError as error:
                 problem, remedy = error.message, error.remedy
                 self.unreadable = True

@@ -94,6 +94,14 @@ class Providers:
             end = start + len(variable)
         return "".join((*parts, text[end:])), problem
 
+    def remedy(self, text: str) -> str:
+        """Return what to do where a placeholder of a text has no value."""
+        if all(it.provider in self._declared for it in placeholders(text)):
+            return "set the variable, or the file and its key, where the worker runs"
+        return (
+            "declare it with config.providers and config.providers.<name>.class, or write the value"
+        )
+
     def _value(self, placeholder: Placeholder) -> str | None:
         provider = self._declared.get(placeholder.provider)
         value = None if provider is None else provider(placeholder.path, placeholder.key)

@@ -274,13 +274,15 @@ class FlowChanges:
     async def hold(self, request: ChangeRequest, part: TopicPartition, action: str) -> ChangeResult:
         """Pause, stop or resume one source topic (partition -1) or partition, and no other.
         ``NotFoundError``: the flow does not copy the topic, or it has no such partition."""
+        not_there = list[str]()
 
         async def plan(node: FlowNode) -> FlowChange:
             held = node.overrides.held()
             if action != "resume":
                 name, config = self._source(request.flow, node)
                 _need_copied(request.flow, node.herder.resolved(config), part.topic)
-                await _need_partition(node.herder, name, part)
+                if not await _has(node.herder, name, part):
+                    not_there.append(part.topic)
             elif part not in held and part._replace(partition=-1) in held:
                 raise BadRequestError(
                     f"Partition {part} is paused with its whole topic; resume topic {part.topic}"
@@ -288,7 +290,8 @@ class FlowChanges:
             edit = held_edit(part, paused=action != "resume")
             return FlowChange(action=action, target=held_name(part), edit=edit)
 
-        return await self._turn(request, plan)
+        result = await self._turn(request, plan)
+        return result.model_copy(update={"not_there": tuple(not_there)})
 
     async def restart(
         self,
@@ -600,19 +603,20 @@ def _need_copied(flow: FlowName, config: Mapping[str, str], topic: str) -> None:
         raise NotFoundError(f"Flow {flow} does not copy topic {topic}: see its property topics")
 
 
-async def _need_partition(herder: Herder, name: str, part: TopicPartition) -> None:
-    if part.partition < 0:
-        return
+async def _has(herder: Herder, name: str, part: TopicPartition) -> bool:
+    """Return whether tasks copy a topic, True where that is not known now; ``NotFoundError``: they
+    do, and it has no such partition."""
     try:
         assigned = await assigned_tasks(herder, name)
     except HerderError:
-        return  # not known now
+        return True
     numbers = [it.partition for it in assigned if it.topic == part.topic]
-    if numbers and part.partition not in numbers:
+    if numbers and part.partition >= 0 and part.partition not in numbers:
         raise NotFoundError(
             f"Topic {part.topic} has no partition {part.partition}; copied are"
             f" {min(numbers)} to {max(numbers)}"
         )
+    return bool(numbers) or not assigned
 
 
 def _expecting(request: ChangeRequest, store: FlowOverridesStore, edit: Edit) -> Edit:

@@ -28,7 +28,7 @@ from mm2py.mirror.filters import group_filter_from_config, topic_filter_from_con
 from mm2py.mirror.flow_overrides import flows_topic
 from mm2py.mirror.offset_lookup import Place, Translation
 from mm2py.mirror.offset_map_reader import OffsetMapReader
-from mm2py.mirror.policies import policy_from_config
+from mm2py.mirror.policies import naming, policy_from_config
 from mm2py.mirror.shared_copies import shared_reason
 from mm2py.mirror.two_clusters import ClusterEnd, refuse_one_cluster
 from mm2py.observability.logging import some_of
@@ -91,6 +91,7 @@ class FlowOffsets:
         self._policy: ReplicationPolicy = policy_from_config(
             {"source.cluster.alias": flow.source, **config}
         )
+        self._names = naming(flow, config)
         self._group_filter = group_filter_from_config(config)
         self._topics = topic_filter_from_config(config)
         self._owns = clusters is None
@@ -200,9 +201,9 @@ class FlowOffsets:
     def _copy_name(self, topic: str) -> str:
         # As `MirrorCheckpointTask.renameTopicPartition`: the copy of a topic of the target is that
         # topic.
-        if self._policy.topic_source(topic) == self._flow.target:
+        if self._policy.topic_source(topic) == self._names.target:
             return self._policy.original_topic(topic)
-        return self._policy.remote_topic(self._flow.source, topic)
+        return self._policy.remote_topic(self._names.source, topic)
 
     def _original(self, copy: TopicPartition) -> TopicPartition:
         name = self._policy.upstream_topic(copy.topic)
@@ -424,7 +425,7 @@ class FlowOffsets:
     async def _checkpoints(
         self, groups: Collection[str]
     ) -> Mapping[str, Mapping[TopicPartition, Checkpoint]]:
-        topic = self._policy.checkpoints_topic(self._flow.source)
+        topic = self._policy.checkpoints_topic(self._names.source)
         if not await self._exists(topic):
             return {}
         log = LogReader(self._target, topic, clock=self._clock)

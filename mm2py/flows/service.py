@@ -49,7 +49,7 @@ from mm2py.flows.views import (
 from mm2py.mirror.backfills import JobKind
 from mm2py.mirror.flow_overrides import OverrideEntry, Presence
 from mm2py.mirror.flow_state import FlowState, enabled
-from mm2py.mirror.policies import policy_from_config
+from mm2py.mirror.policies import naming, policy_from_config
 from mm2py.observability.logging import SecretMask
 from mm2py.observability.metrics import FlowSample, NodeSnapshot
 from mm2py.protocol.records import Record
@@ -337,10 +337,12 @@ class FlowService:
 
     def _copy_name(self, flow: FlowName) -> CopyName:
         """Return how the flow's policy names copies: tasks report it with the first record only."""
-        policy = self._policy(flow, read_flow(self._node(flow).herder).source)
-        if policy is None:
+        source = read_flow(self._node(flow).herder).source
+        policy = self._policy(flow, source)
+        if policy is None or source is None:
             return lambda _: None
-        return lambda topic: policy.remote_topic(flow.source, topic)
+        alias = naming(flow, self._node(flow).herder.resolved(source.info.config)).source
+        return lambda topic: policy.remote_topic(alias, topic)
 
     def _policy(self, flow: FlowName, source: ConnectorWork | None) -> ReplicationPolicy | None:
         """Return the policy that names a flow's topics, None where that is not known."""

@@ -198,8 +198,9 @@ class ChangeResult(View):
     """What a change did, or with ``dry_run`` would do; ``revision`` is its number in the history.
 
     ``still_paused`` names topics and partitions that a resumed flow does not copy: they were paused
-    alone. ``topics`` is of a dry run that changes which are chosen; null for others, and where the
-    source does not answer in time.
+    alone; ``not_there`` a topic that was paused or stopped and that no task copies now, so that it
+    begins so when it appears. ``topics`` is of a dry run that changes which are chosen; null for
+    others, and where the source does not answer in time.
     """
 
     flow: str
@@ -208,6 +209,7 @@ class ChangeResult(View):
     revision: int | None
     changes: tuple[ChangeView, ...]
     still_paused: tuple[str, ...] = ()
+    not_there: tuple[str, ...] = ()
     topics: TopicsChange | None = None
 
 

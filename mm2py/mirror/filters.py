@@ -27,7 +27,7 @@ from mm2py.config.mirror_options import (
     TopicFilterConfig,
 )
 from mm2py.errors import ConfigError
-from mm2py.mirror.policies import build_plugin, policy_from_config
+from mm2py.mirror.policies import build_plugin, naming, policy_from_config
 from mm2py.observability.logging import some_of
 from mm2py.types import FlowName
 
@@ -187,13 +187,14 @@ class TopicSelection:
     def of(
         cls, flow: FlowName, connector: Mapping[str, str], *, replicate_heartbeats: bool = False
     ) -> Self:
-        """Build it for a flow by the config of its source connector, which has the flow's aliases;
-        ``ConfigError``: it cannot be used."""
+        """Build it for a flow by the config of its source connector; ``ConfigError``: it cannot be
+        used."""
+        names = naming(flow, connector)
         return cls(
             policy_from_config(connector),
             topic_filter_from_config(connector),
-            source_alias=flow.source,
-            target_alias=flow.target,
+            source_alias=names.source,
+            target_alias=names.target,
             replicate_heartbeats=replicate_heartbeats,
         )
 
@@ -301,8 +302,9 @@ class TopicSelection:
         """
         found: dict[str, str] = {}
         for copy in there:
-            # Another flow's copy, or the target's own topic.
-            if self._policy.topic_source(copy) != self._source_alias:
+            # Another flow's copy, or the target's own topic; so are this flow's checkpoints, whose
+            # name is that of a copy.
+            if self._policy.topic_source(copy) != self._source_alias or self.is_internal(copy):
                 continue
             topic = self._policy.upstream_topic(copy)
             if topic is None or topic in listed or self._policy.is_heartbeats_topic(topic):

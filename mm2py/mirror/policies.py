@@ -22,7 +22,7 @@ from mm2py.config.class_names import (
     canonical_class,
 )
 from mm2py.errors import ConfigError
-from mm2py.types import is_topic_name
+from mm2py.types import ClusterAlias, FlowName, is_topic_name
 
 POLICY_CLASS: Final = "replication.policy.class"
 _BUILT_IN: Final[Mapping[str, type[DefaultReplicationPolicy]]] = {
@@ -76,6 +76,20 @@ def policy_from_config(config: Mapping[str, str]) -> ReplicationPolicy:
             remedy="see the rules of a policy in docs/reference/extend.md",
         )
     return policy
+
+
+def naming(flow: FlowName, connector: Mapping[str, str]) -> FlowName:
+    """Return the aliases that name a flow's copies, positions and Java's internal topics.
+
+    They are the flow's own, unless its file has ``source.cluster.alias`` or
+    ``target.cluster.alias``: ``MirrorMakerConfig.connectorBaseConfig`` puts the flow's only where
+    these are absent. An empty one with an empty separator keeps names. Our own topics have the
+    flow's.
+    """
+    return FlowName(
+        ClusterAlias(connector.get("source.cluster.alias", flow.source)),
+        ClusterAlias(connector.get("target.cluster.alias", flow.target)),
+    )
 
 
 def _broken_rule(policy: ReplicationPolicy) -> str:

@@ -7,7 +7,7 @@ from typing import Any, Final
 import pytest
 
 from tests.integration.cluster_changes import delete_topic, topics_of
-from tests.integration.flow_questions import path_of
+from tests.integration.flow_questions import Asked, path_of
 from tests.integration.mirror_process import (
     PROMPT,
     Flow,
@@ -93,6 +93,41 @@ def test_no_internal_topic_is_mirrored_and_existing_copies_are_named(
         }
         assert {it for it in copies if OWN.search(it)} <= {former.removeprefix(there)}, copies
         assert copies
+
+
+def test_copies_that_an_empty_alias_and_separator_leave_their_names_have_them_in_every_answer(
+    setup: Setup,
+) -> None:
+    """As guides older than IdentityReplicationPolicy write it; Java takes the alias of the file."""
+    topic, group = setup.topic("plain"), setup.unique("billing")
+    write(setup.a, topic, [Sent(0, b"%d" % n) for n in range(100)])
+    commit(setup.a, group, topic, {0: 40})
+    nameless = {"replication.policy.separator": "", "source.cluster.alias": ""}
+    flow = setup.flow(topic, {**OFTEN, **PROMPT, **nameless, "groups": group})
+    with running(flow.file) as mirror:
+        until_equal(lambda: committed(setup.b, group, topic), {0: 40}, alive=mirror)
+        asked = Asked(mirror)
+        view = asked.done("GET", f"{path_of(flow)}/groups/{group}")
+        found = [(it["target_topic"], it["committed_there"]) for it in view["partitions"]]
+        assert found == [(topic, 40)], view
+        asked.done("POST", f"{path_of(flow)}/pause")
+        topics = asked.done("GET", f"{path_of(flow)}/topics")
+        assert [it["target_topic"] for it in topics] == [topic]
+        plan = asked.done("GET", path_of(flow).replace("/flows", "/jobs/failover") + "/plan")
+        assert "missing" not in json.dumps(plan), plan
+    doctor = command_here("doctor", flow.file, "--all")
+    assert (doctor.exit_code, "groups: " in doctor.output) == (0, False), doctor.output
+
+
+def test_a_cluster_that_is_called_connect_has_an_offset_map(setup: Setup) -> None:
+    """It is the word for what of a Connect worker copies no cluster."""
+    topic, map_topic = setup.topic("orders"), "mm2py-offset-map.connect.internal"
+    write(setup.a, topic, [Sent(0, b"1")])
+    flow = setup.flow(topic, PROMPT)
+    text = flow.file.read_text("latin-1").replace(flow.source_alias, "connect")
+    flow.file.write_text(text, "latin-1")
+    with running(flow.file) as mirror:
+        until(lambda: ends(setup.b, map_topic)[0] > 0, 90, "the map", alive=mirror)
 
 
 def wait_for(region: KafkaAddress, topic: str, mirror: Mirror) -> None:

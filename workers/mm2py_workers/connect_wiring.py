@@ -76,6 +76,7 @@ class _Worker:
             permit=permit,
             clock=node.clock,
             scope=file.path,
+            copies=False,
         )
         # As safe as the offsets; where those are in a file, as the broker has it.
         by_broker = file.standalone and "offset.storage.replication.factor" not in file.props
@@ -105,10 +106,10 @@ class _Worker:
     def _host(
         self, stores: WorkerStores, source: str, watcher: TaskWatcher, guard: StartGuard
     ) -> "SourceHost":
-        """Return the host of the tasks of one source."""
-        parts = self.parts.of_source(source)
+        """Return the host of the tasks of one source, or with an empty one of all others."""
+        parts = self.parts.of_source(source) if source else self.parts
         meter = self.metrics.flow(parts.flow)
-        ledger = None if source == CONNECT else parts.ledger(meter)
+        ledger = parts.ledger(meter) if parts.copies else None
         in_process = self.node.pool is None and not self.file.standalone
         maps = parts.maps() if ledger is not None and in_process else NoMapStore()
         reports = parts.reports(stores, meter, ledger)
@@ -117,10 +118,11 @@ class _Worker:
 
 
 def _source_of(spec: TaskSpec) -> str:
-    """Return the alias that names the source of a mirror task; only those keep a ledger."""
+    """Return the alias that names the source of a mirror task; only those keep a ledger. Empty:
+    it is none."""
     config = spec.connector_config
     if canonical_class(config.get("connector.class", "")) != MIRROR_SOURCE_CONNECTOR:
-        return CONNECT
+        return ""
     return config.get("source.cluster.alias", "").strip() or DEFAULT_SOURCE_ALIAS
 
 

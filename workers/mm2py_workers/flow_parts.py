@@ -18,7 +18,7 @@ from mm2py.client.group.member import GroupMember
 from mm2py.client.permit import Permit
 from mm2py.client.send.limits import topic_limits
 from mm2py.clock import Clock
-from mm2py.config.class_names import COPY_NAMES
+from mm2py.config.class_names import COPY_NAMES, SOURCE_NAME
 from mm2py.config.client_properties import effective_client_properties
 from mm2py.config.clients import ConnectionSettings, connection_settings
 from mm2py.config.definitions import parse_config
@@ -26,6 +26,7 @@ from mm2py.config.worker import WorkerConfig
 from mm2py.errors import ConfigError
 from mm2py.mirror.backfills import backfill_topic, driver_id
 from mm2py.mirror.flow_overrides import flows_topic
+from mm2py.mirror.policies import naming
 from mm2py.mirror.two_clusters import ClusterEnd, refuse_one_cluster
 from mm2py.observability.logging import level_name
 from mm2py.observability.metrics import FlowMeter
@@ -96,6 +97,11 @@ class FlowPlan:
     resolve: Callable[[ConnectorConfig], dict[str, str]]
     by_file: bool = True
 
+    @property
+    def names(self) -> FlowName:
+        """The aliases that its source connector names copies and positions with."""
+        return naming(self.name, self.resolve(self.connectors.get(SOURCE_NAME, {})))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeParts(HerderNode):
@@ -138,6 +144,8 @@ class FlowParts:
     target_name: str
     replicas: int
     transactional: bool
+    copies: bool = True
+    """False of a Connect worker's tasks that copy no source cluster, whatever aliases there are."""
 
     @classmethod
     def of(
@@ -150,6 +158,7 @@ class FlowParts:
         clock: Clock,
         worker: WorkerConfig | None = None,
         scope: str = "",
+        copies: bool = True,
     ) -> Self:
         """Build them from a worker config; ``ConfigError``: it cannot be run; ``scope`` is what the
         message names."""
@@ -167,11 +176,12 @@ class FlowParts:
             # As safe as the offsets are.
             replicas=options.offset_storage_replication_factor,
             transactional=options.exactly_once,
+            copies=copies,
         )
 
     def of_source(self, source: str) -> Self:
-        """Return the parts of another source whose tasks write to the same cluster."""
-        return replace(self, flow=FlowName(ClusterAlias(source), self.flow.target))
+        """Return the parts of a source whose tasks write to the same cluster."""
+        return replace(self, flow=FlowName(ClusterAlias(source), self.flow.target), copies=True)
 
     async def close(self) -> None:
         """Close the tables and the connections; stores are closed before."""
@@ -249,6 +259,7 @@ class FlowParts:
                 permit=self.tables.permit,
                 maps=maps,
                 sinks=sinks,
+                flow=self.flow if self.copies else None,
                 transactions=(
                     (
                         lambda spec, framework, own: links.transactions(
@@ -273,7 +284,7 @@ class FlowParts:
         """Return the host of tasks that live in the processes of a pool."""
         return ChildTaskHost(
             pool,
-            FlowSpec(flow=self.flow, worker=self.props, log_level=level_name()),
+            FlowSpec(flow=self.flow, worker=self.props, log_level=level_name(), copies=self.copies),
             watcher,
             reports,
             permit=self.tables.permit,

@@ -37,7 +37,7 @@ from mm2py.runtime.tasks.task_assembly import FlowReports
 from mm2py.runtime.tasks.task_host import HostedTask, InProcessTaskHost, TaskSpec, TaskWatcher
 from mm2py.storage.offset_map_store import NoMapStore
 from mm2py_workers.flow_parts import FlowParts
-from mm2py_workers.internal_stores import CONNECT, HostedMaps, HostedOffsets
+from mm2py_workers.internal_stores import HostedMaps, HostedOffsets
 from mm2py_workers.process_memory import give_back, keep_freed_memory, settle
 from mm2py_workers.sink_clients import KafkaSinkClients
 
@@ -172,10 +172,16 @@ def open_flow(
     be run."""
     # Before anything is built: its errors may quote the config.
     mask.add(secrets_in(spec.worker))
-    parts = FlowParts.of(spec.flow, spec.worker, plugins=plugins, permit=Permit(clock), clock=clock)
+    parts = FlowParts.of(
+        spec.flow,
+        spec.worker,
+        plugins=plugins,
+        permit=Permit(clock),
+        clock=clock,
+        copies=spec.copies,
+    )
     offsets = parts.offsets()
-    # A worker's tasks that copy no source cluster have no maps.
-    maps = None if spec.flow.source == CONNECT else parts.maps()
+    maps = parts.maps() if spec.copies else None
     sinks = KafkaSinkClients(spec.worker, spec.flow.target, clock)
     assembly = parts.assembly(offsets, maps or NoMapStore(), reports, sinks)
 

@@ -209,12 +209,7 @@ class _FileProblems:
                 self._add(key, error.message, error.remedy)
                 continue
             if problem:
-                self._add(
-                    key,
-                    problem,
-                    "declare it with config.providers and config.providers.<name>.class, or write"
-                    " the value",
-                )
+                self._add(key, problem, providers.remedy(raw))
         self._provided = providers.secrets
         return texts
 

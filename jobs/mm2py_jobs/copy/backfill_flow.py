@@ -283,6 +283,7 @@ class BackfillSession:
             self.name,
             copies,
             self._plan.worker.offset_storage_topic,
+            names=self._plan.names,
             read_committed=reads_committed(self._plan, self.flow.connector),
             synced=lambda entries: config_operations(entries, filtered) if syncs else (),
             held=self.flow.held,

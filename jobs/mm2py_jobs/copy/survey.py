@@ -61,6 +61,8 @@ class SurveyedTopics:
     copies: Mapping[str, str]
     offsets_topic: str
     read_committed: bool = False
+    names: FlowName | None = None
+    """The aliases in the keys of positions, where they are not the flow's."""
     synced: Callable[[Sequence[ConfigEntry]], Sequence[ConfigOp]] = lambda _entries: ()
     """What config sync makes of a source topic's configs; nothing where it is off."""
     unlisted: Callable[[Iterable[str]], Collection[str]] = lambda _copied: ()
@@ -184,7 +186,7 @@ async def known_copies(
     target: Admin, flow: SurveyedTopics, partitions: Collection[TopicPartition], clock: Clock
 ) -> Known:
     """Read stored positions and the offset map; topics that do not exist hold nothing."""
-    reader = CopiesReader(target, flow.flow, flow.offsets_topic, clock)
+    reader = CopiesReader(target, flow.flow, flow.offsets_topic, clock, names=flow.names)
     try:
         copies = await reader.read()
     finally:
@@ -220,11 +222,20 @@ class CopiesReader:
         target: of the flow, connected.
         flow: whose copies they are.
         offsets_topic: where its worker stores positions.
+        names: the aliases in the keys of positions; None: the flow's.
     """
 
-    def __init__(self, target: Admin, flow: FlowName, offsets_topic: str, clock: Clock) -> None:
+    def __init__(
+        self,
+        target: Admin,
+        flow: FlowName,
+        offsets_topic: str,
+        clock: Clock,
+        *,
+        names: FlowName | None = None,
+    ) -> None:
         self._target, self._flow, self._clock = target, flow, clock
-        source = flow.source
+        source, self._names = flow.source, names or flow
         self._takes: Mapping[str, RecordHandler] = {
             offsets_topic: self._take_position,
             offset_map_topic(source): self._take_page,
@@ -275,7 +286,7 @@ class CopiesReader:
         except ProtocolError:
             return  # another connector's, or another program's
         partition = mirrored_partition(decoded)
-        of_flow = connector == SOURCE_NAME and decoded.get("cluster") == self._flow.source
+        of_flow = connector == SOURCE_NAME and decoded.get("cluster") == self._names.source
         if not of_flow or partition is None:
             return
         value = None if record.value is None else bytes(record.value)

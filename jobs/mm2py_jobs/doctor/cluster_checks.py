@@ -476,7 +476,7 @@ def _internal(flow: Examined) -> dict[Side, dict[str, NewTopic]]:
         worker.status_storage_topic: worker.status_storage_replication_factor,
     }
     syncs: Side = "source" if config.offset_syncs_topic_location == "source" else "target"
-    other = flow.flow.target if syncs == "source" else flow.flow.source
+    other = flow.aliases.target if syncs == "source" else flow.aliases.source
     on_source = dict[str, int]()
     if config.emit_offset_syncs_enabled:
         place = on_source if syncs == "source" else on_target

@@ -18,7 +18,7 @@ from mm2py.config.definitions import parse_config
 from mm2py.config.java_values import parse_boolean_leniently
 from mm2py.errors import ServerError
 from mm2py.mirror.filters import config_property_filter_from_config
-from mm2py.mirror.policies import policy_from_config
+from mm2py.mirror.policies import naming, policy_from_config
 from mm2py.observability.logging import some_of
 from mm2py.protocol.configs import ConfigEntry
 from mm2py.protocol.topics import NewTopic
@@ -122,6 +122,8 @@ class Examined:
         self.config = parse_config(MirrorSourceConfig, connector)
         self.policy = policy_from_config(connector)
         self.names = FlowSides(plan.name, connector, plan.props)
+        self.aliases = naming(plan.name, connector)
+        """Those that name its copies."""
 
     @property
     def flow(self) -> FlowName:

@@ -302,7 +302,7 @@ async def acls(flow: Examined) -> AsyncIterator[Row]:
     there = await flow.topics("target")
     wanted = [
         it
-        for it in remote_acls(ours, selection=flow.names.selection, policy=flow.policy, source_alias=source.alias)
+        for it in remote_acls(ours, selection=flow.names.selection, policy=flow.policy, source_alias=flow.aliases.source)
         # A rule that denies writing is a failover's own.
         if it.resource_name in there and (it.permission, it.operation) != (AclPermission.DENY, AclOperation.WRITE)
     ]  # fmt: skip
@@ -370,7 +370,7 @@ async def groups(flow: Examined) -> AsyncIterator[Row]:
         if view.not_synced and view.group not in used:
             by_reason.setdefault(view.not_synced, []).append(view.group)
     # Before the first start no group has a place, and none needs one.
-    began = flow.policy.checkpoints_topic(flow.flow.source) in await flow.topics("target")
+    began = flow.policy.checkpoints_topic(flow.aliases.source) in await flow.topics("target")
     for reason, named in by_reason.items() if began else ():
         yield Row(
             Level.WARNING,

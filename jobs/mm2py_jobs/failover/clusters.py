@@ -24,7 +24,7 @@ from mm2py.errors import (
 )
 from mm2py.mirror.failovers import Failover, failover_driver_id, failover_topic
 from mm2py.mirror.filters import TopicSelection
-from mm2py.mirror.policies import policy_from_config
+from mm2py.mirror.policies import naming, policy_from_config
 from mm2py.mirror.producer_ids import (
     ProducerOrigins,
     Suppression,
@@ -105,7 +105,11 @@ class FailoverClusters:
         self.store = self._store(self.target, self._store_tables[0], plan, drives=True)
         self._source_store: FailoverStore | None = None
         self._copies = CopiesReader(
-            Admin(self.target), plan.name, plan.worker.offset_storage_topic, clock
+            Admin(self.target),
+            plan.name,
+            plan.worker.offset_storage_topic,
+            clock,
+            names=plan.names,
         )
         self.source_ids: dict[str, bytes] = {}
         """Topic ids on the source, as of the last call of ``topics``."""
@@ -115,6 +119,8 @@ class FailoverClusters:
         self.policy = policy_from_config(self.config)
         self.keeps_names = not self.policy.detects_cycles
         self.selection = TopicSelection.of(self.name, self.config)
+        self.names = naming(self.name, self.config)
+        """The aliases that its copies are named with."""
         self.read_committed = reads_committed(self.plan, self.config)
         self.replication_factor = options.replication_factor
 
@@ -236,12 +242,14 @@ class FailoverClusters:
         }
 
     def copy_of(self, partition: TopicPartition) -> TopicPartition:
-        return partition._replace(topic=self.policy.remote_topic(self.name.source, partition.topic))
+        return partition._replace(
+            topic=self.policy.remote_topic(self.names.source, partition.topic)
+        )
 
     def comes_back(self, copy: TopicPartition, tp: TopicPartition) -> bool:
         """Whether the flow back writes what it copies of a target partition into this source
         partition."""
-        return self.back_policy.remote_topic(self.name.target, copy.topic) == tp.topic
+        return self.back_policy.remote_topic(self.back.names.source, copy.topic) == tp.topic
 
     async def partitions(self) -> list[TopicPartition]:
         topics = await self.topics()
@@ -261,7 +269,9 @@ class FailoverClusters:
         """Return how far the flow back has copied."""
         topic = self.back.worker.offset_storage_topic
         async with self.source() as source:
-            reader = CopiesReader(Admin(source), self.back.name, topic, self.clock)
+            reader = CopiesReader(
+                Admin(source), self.back.name, topic, self.clock, names=self.back.names
+            )
             try:
                 return await reader.read()
             finally:

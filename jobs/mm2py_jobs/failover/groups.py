@@ -477,7 +477,7 @@ class BothMaps:
         clusters, back = self._clusters, self._clusters.back_policy
         if clusters.selection.replicate(tp.topic):
             return clusters.copy_of(tp)
-        if back.detects_cycles and back.topic_source(tp.topic) == clusters.name.target:
+        if back.detects_cycles and back.topic_source(tp.topic) == clusters.back.names.source:
             original = back.upstream_topic(tp.topic)
             return None if original is None else TopicPartition(original, tp.partition)
         return None
@@ -647,7 +647,7 @@ async def _read(cluster: Cluster, reader: OffsetMapReader) -> None:
 
 
 async def _read_checkpoints(clusters: FailoverClusters) -> Checkpoints:
-    topic = clusters.policy.checkpoints_topic(clusters.name.source)
+    topic = clusters.policy.checkpoints_topic(clusters.names.source)
     if topic not in await Admin(clusters.target).describe_topics([topic]):
         return {}
     return await read_checkpoints(LogReader(clusters.target, topic, clock=clusters.clock))
@@ -738,7 +738,7 @@ class _Sources:
         clusters, policy = self._clusters, self._clusters.policy
         if copy in self._copied:
             return self._copied[copy]
-        if policy.topic_source(copy.topic) != clusters.name.source:
+        if policy.topic_source(copy.topic) != clusters.names.source:
             return None
         source = copy._replace(topic=policy.upstream_topic(copy.topic) or copy.topic)
         return source if clusters.copy_of(source) == copy else None

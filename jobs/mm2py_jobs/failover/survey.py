@@ -439,10 +439,10 @@ class _SurveyedSource:
             (it for it in here if it not in fence),
             selection=clusters.selection,
             policy=clusters.policy,
-            source_alias=clusters.name.source,
+            source_alias=clusters.names.source,
         )
         originals = {
-            clusters.policy.remote_topic(clusters.name.source, it.resource_name): it.resource_name
+            clusters.policy.remote_topic(clusters.names.source, it.resource_name): it.resource_name
             for it in here
         }
         for acl in set(synced) - set(there):

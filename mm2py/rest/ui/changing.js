@@ -99,6 +99,7 @@ export class ChangeDialog extends Component {
           ${order.fields ? html`<button type="button" onClick=${() => this.setState({ plan: null, error: null })}>Back</button>` : null}
           <button type="button" onClick=${this.close}>Cancel</button></p>` : null}
       ${done ? html`<p class="verdict" role="status"><span class="mark good"><span class="sign" aria-hidden="true">✔︎</span> ${order.did || "Done"}${done.revision ? `, revision ${done.revision} of the history` : ""}${order.did ? "" : "."}</span></p>
+        ${done.not_there?.length ? html`<p>No task copies this now: ${done.not_there.join(", ")}. It rests when it appears.</p>` : null}
         ${done.still_paused?.length ? html`<p>Still paused, because they were paused alone: ${done.still_paused.join(", ")}</p>` : null}
         <p class="buttons"><button type="button" class="action" onClick=${this.close}>Close</button></p>` : null}
       ${error && !plan && !enter && !asking ? html`<p class="buttons"><button type="button" class="action" onClick=${fresh}>Plan again</button> <button type="button" onClick=${this.close}>Cancel</button></p>` : null}

@@ -48,6 +48,8 @@ class FlowSpec:
     flow: FlowName
     worker: Mapping[str, str] = field(repr=False)
     log_level: str
+    copies: bool = True
+    """False where its tasks copy no source cluster: they have no offset map."""
 
 
 class HostedFlow(Protocol):

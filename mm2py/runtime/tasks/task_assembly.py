@@ -61,7 +61,7 @@ from mm2py.runtime.tasks.transformed_task import CopyTask, OrderedWorkerTask, Tr
 from mm2py.runtime.tasks.worker_sink_task import WorkerSinkContext, WorkerSinkTask
 from mm2py.runtime.tasks.worker_task import COMMITS, TaskSettings, WorkerTask
 from mm2py.storage.offset_map_store import MapStore, NoMapStore
-from mm2py.types import TaskId
+from mm2py.types import FlowName, TaskId
 
 _WITHOUT_TRANSFORMS: Final = (MIRROR_CHECKPOINT_CONNECTOR, MIRROR_HEARTBEAT_CONNECTOR)
 
@@ -126,6 +126,8 @@ class TaskParts:
     ) = None
     own_offsets: Callable[[str | None], OwnTopicOffsets | None] = lambda _topic: None
     sinks: SinkClients | None = None
+    flow: FlowName | None = None
+    """None where the tasks' configs alone name clusters."""
 
 
 @final
@@ -231,6 +233,7 @@ class TaskAssembly:
             policies=framework,
             maps=maps,
         )
+        context.flow = parts.flow
         connector = cast("Connector", parts.plugins.find(framework.connector_class)(config))
         opened = connector.open_task(
             # Java copies records of aborted transactions here too; ours reads committed ones where

@@ -48,7 +48,7 @@ from mm2py.protocol.topics import NO_TOPIC_ID, is_another_topic
 from mm2py.runtime.tasks.offset_committer import OffsetStore
 from mm2py.runtime.tasks.offset_maps import TaskOffsetMaps
 from mm2py.storage.offset_map_store import NoMapStore
-from mm2py.types import TopicPartition
+from mm2py.types import FlowName, TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -137,6 +137,8 @@ class WorkerTaskContext:
         maps: TaskOffsetMaps | None = None,
     ) -> None:
         self._connector = connector
+        self.flow: FlowName | None = None
+        """As of ``TaskOfFlow``."""
         self.task_id: Final = task_id
         """``<connector>-<index>``."""
         self._store = store

@@ -111,7 +111,8 @@ def test_a_property_that_comes_over_rest_is_one_that_something_reads(name: str, 
         ("A->C.enabled = true", r"ERROR: .*'C' is no cluster of this file \(A, B\)"),
         ("A->C.topics = x", "WARNING: .*'C' is no cluster"),
         ("C.bootstrap.servers = h:3", "WARNING: .*'C' is no cluster"),
-        ("A -> B.enabled = true", "WARNING: A: is not known"),
+        ("A -> B.enabled = true", "ERROR: A: a name ends at its first blank.*; write A->B.enabled = true"),
+        ("A-> B.topics = x, y", "WARNING: A->: a name ends.*; write A->B.topics = x, y"),
         ("A->A.enabled = true", "WARNING: .*not mirrored to itself"),
         ("A->B.enable = true", "did you mean A->B.enabled?"),
         ("A->B.emit.heartbeats = false", "did you mean A->B.emit.heartbeats.enabled?"),
@@ -249,6 +250,25 @@ def test_an_alias_with_the_separator_in_it_is_told(tmp_path: Path) -> None:
     file = tmp_path / "x"
     file.write_text("clusters=dc.1\nbootstrap.servers=h:1\n")
     assert "contains the separator '.'" in lint(file, CONNECTORS)[0].message
+
+
+@pytest.mark.parametrize("name", ["group.id", "config.storage.topic", "status.storage.topic"])
+def test_flows_to_one_cluster_with_one_group_or_config_topic_are_refused(
+    tmp_path: Path, name: str
+) -> None:
+    """Their connectors have the same names: Java runs for all what one of them wrote last."""
+    file = tmp_path / "mm2.properties"
+    hub = (
+        "clusters=A,B,C\nbootstrap.servers=h:1\nemit.heartbeats.enabled=false\nA->C.enabled=true\n"
+    )
+    file.write_text(f"{hub}C.{name}=mine\n")
+    assert lint(file, CONNECTORS) == []
+    file.write_text(f"{hub}B->C.enabled=true\nC.{name}=mine\n")
+    (found,) = lint(file, CONNECTORS)
+    assert (found.severity, found.line, found.key) == (Severity.ERROR, 6, f"C.{name}")
+    assert f"flows A->C, B->C would have one {name} on C" in found.message
+    file.write_text(f"{hub}B->C.enabled=true\nC.offset.storage.topic=mine\n")
+    assert lint(file, CONNECTORS) == [], "positions have the source's alias"
 
 
 @pytest.mark.parametrize(

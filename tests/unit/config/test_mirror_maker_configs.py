@@ -365,7 +365,10 @@ PROVIDER = "config.providers=v\nconfig.providers.v.class=x.Y"
         ("clusters=a/b,b\nbootstrap.servers=h:1", "is no cluster alias"),
         ("clusters=dc 1,b\nbootstrap.servers=h:1", "is no cluster alias"),
         (f"{ONE}security.protocol=abc", "is no security protocol"),
-        (f"{ONE}{ENV}\na.client.id=${{env:X}}", ":5: a.client.id: ${env:X} is not found"),
+        (
+            f"{ONE}{ENV}\na.client.id=${{env:X}}",
+            ":5: a.client.id: ${env:X} is not found; set the var",
+        ),
         (f"{ONE}{ENV}\na.client.id=${{vault:a:b}}", ":5: a.client.id: ${vault:a:b}: config prov"),
         (ONE + PROVIDER, ":4: config.providers.v.class: x.Y: not a config provider"),
     ],

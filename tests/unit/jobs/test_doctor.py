@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
@@ -10,13 +11,21 @@ import pytest
 
 from bench.sizing import Point, fitted, steeper
 from mm2py.clock import SYSTEM_CLOCK
-from mm2py.errors import ConnectionFailedError, FatalServerError, Mm2pyError, RetriableError
+from mm2py.errors import (
+    ConnectionFailedError,
+    FatalServerError,
+    Mm2pyError,
+    RetriableError,
+    UsageError,
+)
 from mm2py.protocol.admin_messages import ClientQuota
 from mm2py.testing.clock import FakeClock
 from mm2py.types import ClusterAlias, FlowName, TopicPartition
+from mm2py_cli.output import Output, Printer
 from mm2py_jobs.copy_limits import limits_of
 from mm2py_jobs.doctor import cluster_checks, examine, flow_checks
 from mm2py_jobs.doctor.cluster_checks import applied, entity_options
+from mm2py_jobs.doctor.doctor_command import print_examination
 from mm2py_jobs.doctor.examine import ALL_S, Shared
 from mm2py_jobs.doctor.examined import SIDES, Examined, Level, Once
 from mm2py_jobs.doctor.load import CYCLE_S, Costs, Load
@@ -29,6 +38,13 @@ WEEK = {"retention.ms": "604800000"}
 HOUR = {"retention.ms": "3600000"}
 COMPACT = {"cleanup.policy": "compact"}
 BOTH = {"cleanup.policy": "compact,delete"}
+
+
+def test_a_flow_that_the_file_does_not_have_is_wrong_usage(tmp_path: Path) -> None:
+    file = tmp_path / "mm2.properties"
+    file.write_text("clusters = A, B\nbootstrap.servers = h:1\n")
+    with pytest.raises(UsageError, match=r"'X/Y' is no flow of .* two of A, B"):
+        print_examination(file, "X/Y", Printer(Output.TABLE), is_whole=False)
 
 
 @pytest.mark.parametrize(

@@ -435,6 +435,7 @@ A->B.topics = orders
 B->A.enabled = true
 B->A.topics = orders
 """
+NAMELESS: Final = "A->B.source.cluster.alias =", "B->A.source.cluster.alias ="
 
 
 @pytest.mark.parametrize(
@@ -447,6 +448,8 @@ B->A.topics = orders
         ("A->B.replication.policy.class = IdentityReplicationPolicy", "B.orders", "orders", 50),
         ("replication.policy.class = IdentityReplicationPolicy", "orders", "orders", 50),
         ("", "B.orders", "orders", 50),
+        (f"replication.policy.separator =\n{NAMELESS[0]}", "orders", "orders", 7),
+        ("\n".join(("replication.policy.separator =", *NAMELESS)), "orders", "orders", 50),
     ],
 )
 async def test_a_group_is_placed_by_the_names_that_each_direction_gives_its_copies(

@@ -584,7 +584,7 @@ class SameNames:
 
     keeps_names = True
     clock = FakeClock()
-    name = FlowName(ClusterAlias("A"), ClusterAlias("B"))
+    name = names = FlowName(ClusterAlias("A"), ClusterAlias("B"))
     target = source_tables = None
     worker: Final = SimpleNamespace(config_storage_topic="mm2-configs.A.internal")
 

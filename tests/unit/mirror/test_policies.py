@@ -21,6 +21,8 @@ from mm2py.testing.clock import FakeClock
 from mm2py.types import (
     EARLIEST,
     LATEST,
+    ClusterAlias,
+    FlowName,
     TopicPartition,
     asked_start,
     start_at_offset,
@@ -283,6 +285,25 @@ NAMELESS = selection({"replication.policy.separator": ""}, source="")
 def test_a_flow_copies(chosen: TopicSelection, copied: str, left: str) -> None:
     assert [it for it in copied.split() if not chosen.replicate(it)] == []
     assert [it for it in left.split() if chosen.replicate(it)] == []
+
+
+@pytest.mark.parametrize("separator", [".", "_", "-"])
+def test_the_checkpoints_of_a_flow_are_no_copy_of_a_topic_that_is_gone(separator: str) -> None:
+    """The doctor gives a command that deletes such copies."""
+    chosen = selection({"replication.policy.separator": separator})
+    copies = [separator.join(("source", it)) for it in ("checkpoints", "orders")]
+    own = f"{copies[0]}{separator}internal"
+    assert chosen.gone([], [own, copies[1]]) == {"orders": copies[1]}
+
+
+def test_a_flow_names_copies_by_the_aliases_that_its_file_gives_the_connectors() -> None:
+    flow = FlowName(ClusterAlias("A"), ClusterAlias("B"))
+    nameless = {"replication.policy.separator": "", "source.cluster.alias": ""}
+    assert TopicSelection.of(flow, nameless).copy_of("orders") == "orders"
+    assert TopicSelection.of(flow, {}).copy_of("orders") == "A.orders"
+    renamed = TopicSelection.of(flow, {"target.cluster.alias": "dr"})
+    assert renamed.is_cycle("dr.orders")
+    assert not renamed.is_cycle("B.orders")
 
 
 @pytest.mark.parametrize("separator", [".", "_", "-", "--", "", "x"])

@@ -431,6 +431,7 @@ def test_a_change_is_kept_beside_the_file_and_stands_in_the_history(rig: Rig) ->
             {"key": f"{NAME}.topics", "before": ".*", "after": "orders.*"},
         ],
         "still_paused": [],
+        "not_there": [],
         "topics": None,
     }
     assert rig.herders[AB].configs[NAME]["tasks.max"] == "4"
@@ -592,6 +593,15 @@ def test_only_what_failed_is_restarted_on_request_also_a_task_of_which_a_partiti
     assert [it["key"] for it in reply.json["changes"]] == [f"{NAME}-0"]
     asked = [("restart", NAME, True, True)] * 2
     assert herder.calls == [*asked, ("restart_task", TaskId(NAME, 0))]
+
+
+def test_a_pause_names_a_topic_that_no_task_copies_now(rig: Rig) -> None:
+    """With a pattern any name is one that the flow copies once it is there: also a misspelt one."""
+    rig.herders[AB].assigned = {0: "orders-0"}
+    assert rig.ask("POST", "/flows/A->B/pause?topic=ordres").json["not_there"] == ["ordres"]
+    assert rig.ask("POST", "/flows/A->B/pause?topic=orders").json["not_there"] == []
+    rig.herders[AB].assigned = {}  # of a flow without tasks nothing is known
+    assert rig.ask("POST", "/flows/A->B/pause?topic=other").json["not_there"] == []
 
 
 def test_one_topic_or_partition_is_paused_and_resumed(rig: Rig) -> None:
