@@ -1,4 +1,4 @@
-"""T9: a topic is deleted and created again ten times under load, with as many partitions, fewer, more."""
+"""T9: a topic is deleted and created again under load while workers are replaced."""
 
 import logging
 import random
@@ -8,31 +8,25 @@ from typing import Self, final
 
 import pytest
 
-from tests.chaos.snapshots import snapshot
 from tests.integration.cluster_changes import delete_topic, topics_of
-from tests.integration.far_regions import Rig
-from tests.integration.incarnations import PER_TICK, Incarnation, Values
-from tests.integration.ledger_scenes import Entry, entries
-from tests.integration.mirror_process import SHORT_SESSION, Flow, running, until
+from tests.integration.incarnations import Incarnation, Values
+from tests.integration.mirror_process import SHORT_SESSION, Flow, until
 from tests.integration.setups import Setup
 from tests.integration.several_workers import Workers
-from tests.integration.traffic import copied, ends
+from tests.integration.traffic import ends, read
 from tests.kit.regions import NewRegion
 
 pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.timeout(600)]
 
 log = logging.getLogger(__name__)
 
-WIDTHS = (3, 3, 2, 4, 4, 1, 3, 5, 2, 4, 5)
-"""Partitions of each incarnation; ten of them replace another one. The last has all there ever were: what
-became of a partition is known when there is one of its number again."""
 INCARNATIONS = 12
 
 
 def copies(flow: Flow, topic: str) -> dict[int, Values]:
     """Return what is on the target, by incarnation and partition, in order; incarnations never mix."""
     found: dict[int, Values] = {}
-    for partition, one in snapshot(flow.target, flow.remote(topic)).items():
+    for partition, one in read(flow.target, flow.remote(topic)).items():
         last = 0
         for record in one.records:
             value = record.value or b""
@@ -43,23 +37,6 @@ def copies(flow: Flow, topic: str) -> dict[int, Values]:
     return found
 
 
-def check_lost(old: Incarnation, number: int, got: Values, reported: list[Entry]) -> int:
-    """What was copied is the beginning of what was written, and the ledger says where it ends."""
-    lost = 0
-    for partition, acked in old.acked.items():
-        have = got.get(partition, [])
-        # The last may have been stored without its answer having come.
-        both = min(len(have), len(acked))
-        assert have[:both] == acked[:both], f"incarnation {number}, partition {partition}"
-        (entry,) = [each for each in reported if each.partition == partition]
-        assert (entry.kind, entry.policy) == ("recreated", "recreate.policy=continue")
-        assert entry.first == len(have), f"incarnation {number}: {entry}"
-        # It reports what it knew of; what was written between its last look and the deletion it cannot know.
-        assert entry.first - 1 <= entry.last < max(len(acked), len(have)) + PER_TICK
-        lost += max(len(acked) - len(have), 0)
-    return lost
-
-
 def is_found(flow: Flow, topic: str, number: int, width: int) -> bool:
     """Whether every partition of an incarnation is copied."""
     return len(copies(flow, topic).get(number, {})) == width
@@ -67,64 +44,6 @@ def is_found(flow: Flow, topic: str, number: int, width: int) -> bool:
 
 def state(flow: Flow, topic: str, number: int) -> str:
     return f"incarnation {number}, there are {ends(flow.target, flow.remote(topic))}"
-
-
-def test_ten_incarnations_under_load_are_never_mixed_and_what_is_lost_is_named(
-    setup: Setup, rig: Rig, new_region: NewRegion
-) -> None:
-    # Else the load would create it again, before the operator.
-    source = new_region("again", properties={"auto.create.topics.enable": "false"})
-    topic = setup.unique("again")
-    flow = setup.flow(topic, source=source, target=rig.target.region)
-    incarnations: list[Incarnation] = []
-    with running(flow.file, ready=False) as mirror:
-        for number, width in enumerate(WIDTHS):
-            setup.create_topic(source, topic, width)
-            with Incarnation(source, topic, number, width) as written:
-                incarnations.append(written)
-                until(
-                    partial(is_found, flow, topic, number, width),
-                    60,
-                    partial(state, flow, topic, number),
-                    alive=mirror,
-                )
-                if number + 1 < len(WIDTHS):
-                    delete_topic(source, topic)
-                    until(lambda: topic not in topics_of(source), 30, "the deletion")
-                written.stop(deleted=number + 1 < len(WIDTHS))
-            log.warning("T9: incarnation %d, %d records, %d wide", number, written.total, width)
-        last = len(WIDTHS) - 1
-        until(
-            lambda: copies(flow, topic).get(last) == incarnations[-1].acked,
-            60,
-            lambda: f"{incarnations[-1].total} records, {ends(flow.target, flow.remote(topic))}",
-            alive=mirror,
-        )
-        wanted = sum(WIDTHS[:-1])
-        until(
-            lambda: len(entries(flow)) >= wanted,
-            30,
-            lambda: f"{wanted} events: {entries(flow)}",
-            alive=mirror,
-        )
-    left = entries(flow)
-    assert len(left) == wanted
-    reported = [_first_of_each(left, width) for width in WIDTHS[:-1]]
-    got = copies(flow, topic)
-    lost = [
-        check_lost(old, number, got.get(number, {}), events)
-        for number, (old, events) in enumerate(zip(incarnations, reported, strict=False))
-    ]
-    log.warning("T9: %d records, gone with their incarnation %s", copied(flow, topic), lost)
-
-
-def _first_of_each(left: list[Entry], width: int) -> list[Entry]:
-    """Take the next event of every partition of an incarnation out of the list."""
-    found: list[Entry] = []
-    for partition in range(width):
-        index = next(i for i, entry in enumerate(left) if entry.partition == partition)
-        found.append(left.pop(index))
-    return found
 
 
 @final
