@@ -1,7 +1,8 @@
 """``python -m bench.verify_memory``: what the comparison of a compacted partition with many open keys needs.
 
 Flow: per number of keys and fate a process of its own -> both logs are made while they are read, a batch at a time -> ``find`` of verify
--> the most resident memory of the process and its slope. It fails above ``MOST_BYTES``, or where memory grows with the number of keys.
+-> CPU, the most resident memory of the process and its slope, what it wrote to the disk. It fails above ``MOST_BYTES``, or where memory grows with the
+number of keys.
 
 Each key has a record that the target lacks, between records that both have. ``later``: its newest record comes when all have passed.
 ``deleted``: that is a tombstone which the target has removed, too. ``lost``: there is none.
@@ -9,12 +10,14 @@ Each key has a record that the target lacks, between records that both have. ``l
 
 import argparse
 import asyncio
+import re
 import resource
 import struct
 import subprocess
 import sys
 import time
 from collections.abc import AsyncGenerator, Iterator, Sequence
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from rich.console import Console
@@ -123,20 +126,25 @@ class Row(NamedTuple):
     fate: str
     keys: int
     seconds: float
+    cpu_seconds: float
     bytes: int
+    written: int
     missing: int
 
     def text(self) -> str:
         """Return a line of the table."""
-        return f"| {self.fate} | {self.keys:,} | {self.seconds:.0f} s | {self.bytes / _MB:.0f} MB | {self.missing:,} |"
+        return (
+            f"| {self.fate} | {self.keys:,} | {self.seconds:.0f} s | {self.cpu_seconds:.0f} s | {self.bytes / _MB:.0f} MB "
+            f"| {self.written / _MB:,.0f} MB | {self.missing:,} |"
+        )
 
 
 def _measured(fate: str, keys: int) -> Row:
     command = [sys.executable, "-m", "bench.verify_memory", "--one", fate, "--keys", str(keys)]
     begun = time.monotonic()
     done = subprocess.run(command, check=True, capture_output=True, text=True)
-    size, missing = map(int, done.stdout.split())
-    row = Row(fate, keys, time.monotonic() - begun, size, missing)
+    cpu, size, written, missing = map(int, done.stdout.split())
+    row = Row(fate, keys, time.monotonic() - begun, cpu, size, written, missing)
     _console.print(row.text())
     return row
 
@@ -149,13 +157,15 @@ def main() -> None:
     chosen = parser.parse_args()
     if chosen.one:
         missing = asyncio.run(compare(chosen.keys, chosen.one))
-        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        sys.stdout.write(f"{most} {missing}\n")
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        cpu, most = int(used.ru_utime + used.ru_stime), used.ru_maxrss * 1024
+        (written,) = re.findall(r"wchar: (\d+)", Path("/proc/self/io").read_text(encoding="ascii"))
+        sys.stdout.write(f"{cpu} {most} {written} {missing}\n")
         return
     rows = [_measured(fate, keys) for fate in FATES for keys in (chosen.keys, 2 * chosen.keys)]
     lines = [
-        "| fate of the keys | keys | took | most memory | named as missing |",
-        "|---|---:|---:|---:|---:|",
+        "| fate of the keys | keys | took | CPU | most memory | written to disk | named as missing |",
+        "|---|---:|---:|---:|---:|---:|---:|",
     ]
     head = f"# Memory of a verify of compacted keys\n\n`python -m bench.verify_memory`. {_about(__doc__ or '')}\n\n"
     text = head + "\n".join([*lines, *(it.text() for it in rows)]) + "\n"

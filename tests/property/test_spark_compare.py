@@ -4,8 +4,9 @@ import asyncio
 import json
 import struct
 from bisect import bisect_left
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from typing import Final, NamedTuple
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence, Sized
+from pathlib import Path
+from typing import BinaryIO, Final, NamedTuple
 
 import pytest
 from hypothesis import given, settings
@@ -16,8 +17,8 @@ from mm2py.protocol.record_batch import Codec, crc32c
 from mm2py.protocol.records import Header, NewRecord, encode_batch
 from mm2py_jobs.log.log_batches import LogBatch, log_batch
 from mm2py_jobs.verify import compare as compare_module
-from mm2py_jobs.verify import log_entries
-from mm2py_jobs.verify.compare import Keys, compare, find, resync_point
+from mm2py_jobs.verify import log_entries, open_keys
+from mm2py_jobs.verify.compare import compare, find, resync_point
 from mm2py_jobs.verify.differences import (
     CompareRules,
     Comparison,
@@ -29,6 +30,7 @@ from mm2py_jobs.verify.differences import (
 )
 from mm2py_jobs.verify.digests import SequenceDigest, part_hash, record_hash
 from mm2py_jobs.verify.log_entries import LogEntry, LogSide, OffsetRange
+from mm2py_jobs.verify.open_keys import Keys, SpillError
 from tests.kit.fakes.batches import sealed
 from tests.property.effort import examples
 
@@ -112,17 +114,24 @@ def keys_of(log: Sequence[Rec]) -> Keys:
 
 def watched(
     monkeypatch: pytest.MonkeyPatch, log: Sequence[Rec]
-) -> tuple[Keys, list[int], Findings]:
-    """Keys of the target's log, how many values were open whenever it was read, and what is found."""
-    found, most = Findings(), [0]
-    monkeypatch.setattr(compare_module, "Findings", lambda: found)
+) -> tuple[Keys, list[int], list[Sized]]:
+    """Keys of the target's log, its reads, and the sets of keys that memory had one after the other."""
+    reads: list[int] = []
+    in_memory: list[Sized] = []
+    new = vars(open_keys)["_Known"]
+
+    def known() -> object:
+        in_memory.append(new())
+        return in_memory[-1]
 
     async def keys(first: int, end: int) -> AsyncGenerator[tuple[int, int]]:
-        most.append(len(found.gone_on_target))
+        reads.append(first)
         async for it in keys_of(log)(first, end):
             yield it
 
-    return keys, most, found
+    monkeypatch.setattr(open_keys, "_Known", known)
+    monkeypatch.setattr(open_keys, "OPEN_KEYS", 1_000)
+    return keys, reads, in_memory
 
 
 sizes = st.lists(st.integers(1, 40), min_size=1, max_size=5)
@@ -285,7 +294,7 @@ def test_3_what_compaction_may_have_removed_is_no_difference(data: st.DataObject
     rules = CompareRules(covered=len(log), target_compacts=True, expected=expected)
     back = CompareRules(covered=len(log), source_compacts=True, expected=expected)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compare_module, "OPEN_KEYS", data.draw(st.sampled_from([1, 4, 250_000])))
+        patch.setattr(open_keys, "OPEN_KEYS", data.draw(st.sampled_from([1, 4, 250_000])))
         # Without a map a hole is crossed only inside of the largest window.
         windows = [(64, 512)] if expected is nowhere else [(8,), (64, 512)]
         patch.setattr(compare_module, "WINDOWS", data.draw(st.sampled_from(windows)))
@@ -304,6 +313,25 @@ def test_3_what_compaction_may_have_removed_is_no_difference(data: st.DataObject
             assert Difference(DifferenceKind.MISSING, one.offset, -1) in found.differences
             found = asyncio.run(differences(less, log, rules=back))
             assert Difference(DifferenceKind.EXTRA, -1, one.offset) in found.differences
+
+
+@relaxed
+@given(st.data())
+def test_5_what_is_spilled_is_judged_as_what_is_in_memory(data: st.DataObject) -> None:
+    values = data.draw(st.lists(st.booleans(), min_size=1, max_size=80))
+    log = [Rec(n, b"k%d" % (n % 7), b"v%d" % n if it else None) for n, it in enumerate(values)]
+    dropped = data.draw(st.sets(st.integers(0, len(log) - 1)))
+    less = [it for it in log if it.offset not in dropped]
+    rules = CompareRules(
+        covered=len(log), source_compacts=True, target_compacts=True, expected=in_place
+    )
+    for ours, theirs in ((log, less), (less, log)):
+        found: list[Comparison] = []
+        with pytest.MonkeyPatch.context() as patch:
+            for most in (1, 4, 250_000):
+                patch.setattr(open_keys, "OPEN_KEYS", most)
+                found.append(asyncio.run(differences(ours, theirs, rules=rules)))
+        assert found[0] == found[1] == found[2]
 
 
 def in_place(offset: int) -> int:
@@ -350,19 +378,19 @@ async def test_3_a_lost_tombstone_is_named_a_compacted_one_is_not(count: int, ma
 
 
 @pytest.mark.parametrize("count", [3_000, 12_000])
-async def test_5_keys_that_are_open_are_bounded_whatever_number_of_keys_there_are(
+async def test_5_keys_in_memory_and_reads_of_a_log_are_bounded_whatever_number_of_keys_there_are(
     monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
-    monkeypatch.setattr(compare_module, "OPEN_KEYS", 1_000)
     log = [Rec(n, b"k%d" % (n % count), b"v%d" % n, n) for n in range(2 * count)]
     theirs = log[count:]
-    keys, most, _ = watched(monkeypatch, theirs)
+    keys, reads, in_memory = watched(monkeypatch, theirs)
     monkeypatch.setattr(compare_module, "WINDOWS", (64, 512))
     rules = CompareRules(covered=len(log), target_compacts=True, expected=lambda offset: offset)
     ours, copy = side(batches(log, [100])), side(batches(theirs, [100]))
     compared = await compare(ours, copy, rules, (keys_of(log), keys))
     assert (compared.matched, compared.differences) == (count, [])
-    assert 1_000 <= max(most) < 1_600
+    assert max(map(len, in_memory)) == 1_000
+    assert len(reads) == 1
 
 
 @pytest.mark.parametrize("fate", ["written later", "deleted later", "lost"])
@@ -370,26 +398,47 @@ async def test_5_places_of_compaction_and_what_no_later_record_explains_are_boun
     monkeypatch: pytest.MonkeyPatch, fate: str
 ) -> None:
     """Records that both have lie between; the target has removed tombstones with what they delete."""
-    monkeypatch.setattr(compare_module, "OPEN_KEYS", 1_000)
     count = 6_000
     log = [Rec(n, b"k%d" % (n // 2) if n % 2 else b"both%d" % n, b"v%d" % n, n) for n in range(2 * count)]  # fmt: skip
     later = None if fate == "deleted later" else b"w"
     more = [] if fate == "lost" else [Rec(2 * count + n, b"k%d" % n, later, n) for n in range(count)]  # fmt: skip
     theirs = [*log[::2], *(more if later else [])]
     log += more
-    keys, most, found = watched(monkeypatch, theirs)
+    keys, reads, in_memory = watched(monkeypatch, theirs)
     rules = CompareRules(covered=len(log), target_compacts=True, expected=in_place, most=500)
     ours, copy = side(batches(log, [100])), side(batches(theirs, [1]))
-    compared = await compare(ours, copy, rules, (keys_of(log), keys))
-    assert 1_000 <= max(most) < 2_600
+    found = await find(ours, copy, rules, (keys_of(log), keys))
     assert found.regions == []
-    if fate == "lost":
-        assert not compared.complete
-        assert {it.kind for it in compared.differences} == {DifferenceKind.MISSING}
-        assert 500 < len(compared.differences) < 2_600
-    else:
-        assert (compared.matched, compared.differences) == (len(theirs), [])
-        assert compared.complete
+    assert max(map(len, in_memory)) == 1_000
+    assert len(reads) == 1
+    assert found.matched == len(theirs)
+    # The first ones are named, as of differences that compaction does not explain.
+    assert found.missing == ([*range(1, 1_000, 2)] if fate == "lost" else [])
+    assert found.complete == (fate != "lost")
+
+
+@pytest.mark.parametrize("buffer", [2, 1 << 17])
+async def test_a_full_disk_is_one_line_and_no_file_is_left(
+    monkeypatch: pytest.MonkeyPatch, buffer: int
+) -> None:
+    """With the larger buffer it is noticed only when what was spilled is judged."""
+    files: list[BinaryIO] = []
+
+    def full(_size: int, dir: str) -> BinaryIO:  # noqa: A002 - as tempfile has it
+        assert dir in ("/disk/1", "/disk/2")
+        files.append(Path("/dev/full").open("w+b", buffering=buffer))  # noqa: SIM115 - that it is closed is the claim
+        return files[-1]
+
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", "/disk/1,/disk/2")
+    monkeypatch.setattr("tempfile.SpooledTemporaryFile", full)
+    monkeypatch.setattr(open_keys, "OPEN_KEYS", 10)
+    log = [Rec(n, b"k%d" % n, b"v") for n in range(3_000)]  # so that each file has some
+    rules = CompareRules(covered=3_000, target_compacts=True, expected=in_place)
+    with pytest.raises(SpillError, match=r"/disk/1.*No space left on device; free space") as raised:
+        await differences(log, log[::2], rules=rules)
+    assert "\n" not in str(raised.value)
+    assert files
+    assert all(it.closed for it in files)
 
 
 async def test_3_an_altered_record_of_a_compacted_topic_is_named() -> None:

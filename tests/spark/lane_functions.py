@@ -14,11 +14,17 @@ from mm2py.testing.waiting import eventually
 from mm2py_jobs.copy.backfill_lane import run_backfill_lane
 from mm2py_jobs.copy.dealing import rate_of
 from mm2py_jobs.copy.rate_desk import part_of_rate
+from mm2py_jobs.verify.open_keys import local_folders
 
 
 def double(lane: Mapping[str, object]) -> Mapping[str, object]:
     """Return twice the number."""
     return {"twice": 2 * int(str(lane["number"])), "process": os.getpid()}
+
+
+def where_it_spills(_lane: Mapping[str, object]) -> Mapping[str, object]:
+    """Return where verify would put what memory does not take, and which of it is there."""
+    return {"folders": [it for it in local_folders() if Path(it).is_dir()]}
 
 
 def die_once(lane: Mapping[str, object]) -> Mapping[str, object]:

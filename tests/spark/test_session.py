@@ -57,6 +57,14 @@ def test_workers_of_our_session_load_pyspark_that_is_compiled(lanes_session: Ope
     assert Path(str(answer["file"])).is_file()
 
 
+def test_lanes_spill_to_spark_s_local_folders(lanes_session: OpenSession) -> None:
+    """Those of its block manager, which Spark removes."""
+    (answer,) = run_lanes(
+        lanes_session, lane_functions.where_it_spills, [{}], tag="spill", description="spill"
+    )
+    assert "blockmgr-" in str(answer["folders"])
+
+
 def test_no_lanes_run_no_job(lanes_session: OpenSession) -> None:
     assert run_lanes(lanes_session, lane_functions.double, [], tag="t", description="d") == []
 

@@ -15,28 +15,28 @@ Invariants, tests of the same names:
    a tombstone whose log has no older one.
 4. Source records after the last one that was copied are counted as not copied yet, and are no
    difference.
-5. Of keys whose record one side lacks about ``OPEN_KEYS`` are kept, whatever number there are; of
-   places where only such records differ nothing is.
+5. Of keys whose record one side lacks about ``OPEN_KEYS`` are in memory, and each log is read once
+   for them, whatever number there are; of places where only such records differ nothing is kept.
 """
 
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
-from contextlib import aclosing
+from collections.abc import Iterable, Sequence
+from contextlib import closing
 from difflib import SequenceMatcher
 from itertools import islice, takewhile
-from typing import Final, NamedTuple, final
+from typing import Final, final
 
 from mm2py_jobs.verify.differences import (
     MOST_PAIRS,
     CompareRules,
     Comparison,
     Findings,
-    Gone,
     Kept,
     Region,
     classify,
 )
 from mm2py_jobs.verify.digests import part_hash, record_hash
 from mm2py_jobs.verify.log_entries import LogEntry, LogSide, fields_of, pass_alike, pass_equal
+from mm2py_jobs.verify.open_keys import Keys, OpenKeys
 
 WINDOWS: Final = (64, 512, 4096, 32_768)
 """How far both sides are searched for a point from which they continue alike."""
@@ -56,32 +56,23 @@ _NO_ENTRY: Final = LogEntry(_END, 0, b"")
 _SAME_TRIED: Final = 16
 """Places of equal records in a window that are tried for each record."""
 
-OPEN_KEYS: Final = 250_000
-"""Keys whose record one side lacks; its log is read for them when there are so many more, and where
-so many are left the other side's. About 60 MB, for a while twice."""
-
-Keys = Callable[[int, int], AsyncGenerator[tuple[int, int]]]
-"""Offset and hashed key of each record with a key that a log has between two offsets (the second
-exclusive) when it is read."""
-
 
 async def compare(
     source: LogSide,
     target: LogSide,
     rules: CompareRules,
     logs: tuple[Keys, Keys] | None = None,
-    compared: tuple[Keys, Keys] | None = None,
 ) -> Comparison:
     """Read both sides to their ends, and return what differs.
 
     ``logs``, of source and target, are asked about keys that compaction may have removed; not
-    needed where neither side compacts. ``compared`` has of each what the sides have, where that is
-    less.
+    needed where neither side compacts.
 
     Raises:
+        SpillError: the local disk does not take these keys.
         Mm2pyError: a side cannot be read.
     """
-    return classify(await find(source, target, rules, logs, compared), rules)
+    return classify(await find(source, target, rules, logs), rules)
 
 
 async def find(
@@ -89,11 +80,12 @@ async def find(
     target: LogSide,
     rules: CompareRules,
     logs: tuple[Keys, Keys] | None = None,
-    compared: tuple[Keys, Keys] | None = None,
 ) -> Findings:
     """Read both sides to their ends, and return what one has alone; arguments and errors as
     ``compare``."""
-    return await _Comparer(source, target, rules, logs, compared or logs).run()
+    ours, theirs = map(OpenKeys, logs or (None, None))
+    with closing(ours), closing(theirs):
+        return await _Comparer(source, target, rules, ours, theirs).run()
 
 
 @final
@@ -103,18 +95,12 @@ class _Comparer:
         source: LogSide,
         target: LogSide,
         rules: CompareRules,
-        logs: tuple[Keys, Keys] | None,
-        compared: tuple[Keys, Keys] | None,
+        on_source: OpenKeys,
+        on_target: OpenKeys,
     ) -> None:
         self._source, self._target, self._rules = source, target, rules
-        self._found = findings = Findings()
-        ours, theirs = logs or (None, None)
-        here, there = compared or (None, None)
-        covered = _END if rules.covered is None else rules.covered
-        self._on_target = _Absent(
-            theirs, _Own(here, covered), findings.gone_on_target, findings.missing
-        )
-        self._on_source = _Absent(ours, _Own(there, _END), findings.gone_on_source, findings.extra)
+        self._found = Findings()
+        self._on_source, self._on_target = on_source, on_target
         self._kept = 0
         self._matched_at = 0
         """How many had matched when the last region was found."""
@@ -126,7 +112,7 @@ class _Comparer:
         while self._kept <= self._rules.most:
             # While keys are looked for, records are decoded: one of these may be the later record
             # of a key.
-            waits = bool(self._found.gone_on_target or self._found.gone_on_source)
+            waits = self._on_target.await_records or self._on_source.await_records
             if not waits and (passed := await pass_alike(source, target)):
                 self._found.matched += passed
                 continue
@@ -142,10 +128,14 @@ class _Comparer:
                 target.put_back()
         else:
             self._found.complete = False
-        findings = self._found
-        for absent in (self._on_target, self._on_source):
-            await absent.settle()
-            absent.end()
+        findings, most = self._found, self._rules.most
+        for keys, named in (
+            (self._on_target, findings.missing),
+            (self._on_source, findings.extra),
+        ):
+            lost = await keys.lost(most + 1)
+            named.extend(lost[:most])
+            findings.complete = findings.complete and len(lost) <= most
         findings.to_end = bool(findings.regions) and self._matched_at == findings.matched
         return findings
 
@@ -162,14 +152,14 @@ class _Comparer:
 
     def _passed(self, entries: Iterable[LogEntry]) -> None:
         """Look for keys of records that one side lacks among these, which both have."""
-        gone = self._found.gone_on_target, self._found.gone_on_source
-        if not any(gone):
+        waiting = [it for it in (self._on_target, self._on_source) if it.await_records]
+        if not waiting:
             return
         for entry in entries:
             key = part_hash(fields_of(entry.body).key)
             if key is not None:
-                for it in gone:
-                    it.pop(key, None)
+                for it in waiting:
+                    it.passed(key)
 
     async def _part(self) -> None:
         """Both sides differ here: find where they continue alike."""
@@ -227,9 +217,6 @@ class _Comparer:
             self._found.matched += size
             self._passed(ours[one : one + size])
             begin = one + size, other + size
-        for absent in (self._on_target, self._on_source):
-            if absent.is_full():
-                self._kept += await absent.settle()
 
     def _common(self, ours: list[LogEntry], theirs: list[LogEntry]) -> list[tuple[int, int, int]]:
         """Return the stretches that both have in the same order, and the ends."""
@@ -297,90 +284,14 @@ class _Comparer:
             region.target = _set_aside(region.target, targets, self._on_source)
 
 
-def _set_aside(kept: list[Kept], altered: set[int], absent: "_Absent") -> list[Kept]:
+def _set_aside(kept: list[Kept], altered: set[int], absent: OpenKeys) -> list[Kept]:
     left: list[Kept] = []
     for it in kept:
         if it.key is None or it.offset in altered:
             left.append(it)
         else:
-            absent.put(it.key, Gone(it.offset, it.position), is_tombstone=it.value is None)
+            absent.put(it.key, it.offset, it.position, is_tombstone=it.value is None)
     return left
-
-
-class _Own(NamedTuple):
-    """What is compared of the side that has the records, and where it ends."""
-
-    log: Keys | None
-    end: int
-
-
-@final
-class _Absent:
-    """Keys whose newest record one side lacks: compaction, or a loss, as the log of that side shows
-    (3, 5)."""
-
-    def __init__(
-        self, log: Keys | None, own: _Own, values: dict[int, Gone], lost: list[int]
-    ) -> None:
-        self._log, self._own, self._values, self._lost = log, own, values, lost
-        self._tombstones: dict[int, Gone] = {}
-        self._looked_for = 0
-        """Values that the log had no later record for when it was read last; a later tombstone may
-        still explain them."""
-
-    def put(self, key: int, gone: Gone, *, is_tombstone: bool) -> None:
-        if is_tombstone:
-            self._values.pop(key, None)
-            self._tombstones[key] = gone
-        else:
-            self._values[key] = gone
-
-    def is_full(self) -> bool:
-        return len(self._values) + len(self._tombstones) - self._looked_for >= OPEN_KEYS
-
-    async def settle(self) -> int:
-        """Read the log for what is open; return how many are lost."""
-        values, tombstones, lost = self._values, self._tombstones, list[int]()
-        if self._log is None or not (values or tombstones):
-            return 0
-        first = 0 if tombstones else min(it.position for it in values.values())
-        end = _END if values else max(tombstone.position for tombstone in tombstones.values())
-        async with aclosing(self._log(first, end)) as records:
-            async for offset, key in records:
-                if key in values and offset >= values[key].position:
-                    del values[key]
-                elif key in tombstones and offset < tombstones[key].position:
-                    # A cleaner removes the older records of a key before the tombstone.
-                    lost.append(tombstones.pop(key).offset)
-                if not values and not tombstones:
-                    break
-        tombstones.clear()
-        if len(values) >= OPEN_KEYS:
-            lost += await self._without_later()
-        self._lost += lost
-        self._looked_for = len(values)
-        return len(lost)
-
-    async def _without_later(self) -> list[int]:
-        """Return the values without a later record of their key on their own side, which would be
-        judged in their place when it is reached; forget all."""
-        values = self._values
-        if self._own.log is not None:
-            first = min(it.offset for it in values.values())
-            async with aclosing(self._own.log(first, self._own.end)) as records:
-                async for offset, key in records:
-                    if key in values and offset > values[key].offset:
-                        del values[key]
-        lost = [it.offset for it in values.values()]
-        values.clear()
-        return lost
-
-    def end(self) -> None:
-        """Values that are left are lost."""
-        if self._log is not None:
-            self._lost += (it.offset for it in self._values.values())
-            self._lost.sort()
-            self._values.clear()
 
 
 def resync_point(

@@ -53,14 +53,6 @@ class Kept(NamedTuple):
     position: int
 
 
-class Gone(NamedTuple):
-    """The newest record of a key that only one side has; ``position`` is where the other side would
-    have it."""
-
-    offset: int
-    position: int
-
-
 @final
 @dataclass(slots=True)
 class Region:
@@ -93,10 +85,8 @@ class Findings:
     """What a comparison has found so far.
 
     ``from_start`` and ``to_end``: no record matched before the first region, after the last one.
-    ``behind``: the first source offset that is not copied yet, -1 for none. ``gone_on_target``:
-    keys of which only the source has a record (target compacts) and the target had no later one so
-    far, and the other way round; none are left at the end. ``missing`` and ``extra``: those that
-    compaction does not explain.
+    ``behind``: the first source offset that is not copied yet, -1 for none. ``missing`` and
+    ``extra``: records of a side that compacts on the other one, which does not explain them.
     """
 
     matched: int = 0
@@ -106,8 +96,6 @@ class Findings:
     to_end: bool = False
     complete: bool = True
     behind: int = -1
-    gone_on_target: dict[int, Gone] = field(default_factory=dict[int, Gone])
-    gone_on_source: dict[int, Gone] = field(default_factory=dict[int, Gone])
     missing: list[int] = field(default_factory=list[int])
     extra: list[int] = field(default_factory=list[int])
 

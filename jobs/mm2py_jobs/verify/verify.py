@@ -15,7 +15,6 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Final, cast, final
 
 from mm2py.client.connect.admin import Admin
@@ -44,6 +43,7 @@ from mm2py_jobs.verify.differences import (
 )
 from mm2py_jobs.verify.digests import SequenceDigest, part_hash
 from mm2py_jobs.verify.log_entries import LogSide, OffsetRange, entries_of, fields_of
+from mm2py_jobs.verify.open_keys import SpillError
 from mm2py_jobs.verify.repair_advice import advice
 from mm2py_jobs.verify.verify_plan import NOTHING, Stretch, VerifyPartition, VerifyPlan, plan_verify
 
@@ -60,8 +60,6 @@ _CAUSE: Final = "cause"
 
 _TRIES: Final = 10
 """Of a partition whose records are deleted in the moment they are read."""
-
-_WHOLE: Final = (OffsetRange(0, 2**63 - 1),)
 
 Lane = Mapping[str, object]
 
@@ -369,15 +367,11 @@ class PartitionLog:
         offset = (await Admin(self._cluster).offsets([self._tp], timestamp))[self._tp]
         return min(max(offset, log.first), log.end) if offset >= 0 else log.end
 
-    async def keys(
-        self, first: int, end: int, *, within: Sequence[OffsetRange] = _WHOLE
-    ) -> AsyncGenerator[tuple[int, int]]:
-        """Yield offset and hashed key of the records with a key that the log has now in these
-        ranges."""
+    async def keys(self, first: int, end: int) -> AsyncGenerator[tuple[int, int]]:
+        """Yield offset and hashed key of the records with a key that the log has now."""
         log = await self.ends()
-        first, end = max(first, log.start), min(end, log.end)
-        ranges = [OffsetRange(max(first, it.first), min(end, it.end)) for it in within]
-        async with aclosing(self.read([it for it in ranges if it.first < it.end])) as pieces:
+        wanted = OffsetRange(max(first, log.start), min(end, log.end))
+        async with aclosing(self.read([wanted])) as pieces:
             async for offsets, batches in pieces:
                 for entry in (it for batch in batches for it in entries_of(batch)):
                     key = part_hash(fields_of(entry.body).key)
@@ -401,7 +395,7 @@ async def _compared(
             return await _compare(plan.held_from(*starts), tier, source, target)
         except PartitionError as error:
             cause = str(error)
-        except (ProtocolError, FatalServerError) as error:
+        except (ProtocolError, FatalServerError, SpillError) as error:
             return {_CAUSE: str(error)}
     return {_CAUSE: cause}
 
@@ -449,16 +443,7 @@ async def _compare(
 ) -> dict[str, object]:
     ours = LogSide(source.read(plan.source_ranges), digests=tier > 1)
     theirs = LogSide(target.read(plan.target_ranges), digests=tier > 1)
-    findings = await find(
-        ours,
-        theirs,
-        rules_of(plan, tier),
-        (source.keys, target.keys),
-        (
-            partial(source.keys, within=plan.source_ranges),
-            partial(target.keys, within=plan.target_ranges),
-        ),
-    )
+    findings = await find(ours, theirs, rules_of(plan, tier), (source.keys, target.keys))
     if older is not None and not findings.matched:
         findings = Findings()  # which record is the copy of which is not known
     elif older is not None and findings.from_start:

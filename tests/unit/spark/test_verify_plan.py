@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from typing import cast
 
 import pytest
@@ -16,6 +18,7 @@ from mm2py_jobs.copy.dealing import deal
 from mm2py_jobs.copy.known_maps import KnownMap
 from mm2py_jobs.flow_sides import FlowSides
 from mm2py_jobs.log.log_ends import LogEnds
+from mm2py_jobs.verify import open_keys
 from mm2py_jobs.verify.differences import Comparison, Difference, DifferenceKind
 from mm2py_jobs.verify.log_entries import OffsetRange
 from mm2py_jobs.verify.repair_advice import RepairKind, advice
@@ -262,6 +265,20 @@ def test_a_plan_is_the_same_behind_json() -> None:
     assert VerifyPartition.from_json(json.loads(json.dumps(found.to_json()))) == found
 
 
+async def answers_about(
+    plans: Sequence[VerifyPartition], source: FakeBroker, target: FakeBroker
+) -> list[dict[str, object]]:
+    lane = {
+        **{at: {"bootstrap.servers": f"127.0.0.1:{broker.port}"} for at, broker in (("source", source), ("target", target))},
+        "aliases": ["A", "B"],
+        "read_committed": False,
+        "tier": 1,
+        "partitions": [it.to_json() for it in plans],
+        "rate": 0,
+    }  # fmt: skip
+    return cast("list[dict[str, object]]", (await asyncio.to_thread(run_lane, lane))["partitions"])
+
+
 @pytest.mark.parametrize("side", ["source", "target"])
 async def test_a_topic_that_is_created_again_while_it_is_read_is_not_compared(side: str) -> None:
     async with FakeBroker(topics={"t": 1}) as one, FakeBroker(topics={"a.t": 1}) as other:
@@ -275,16 +292,29 @@ async def test_a_topic_that_is_created_again_while_it_is_read_is_not_compared(si
         for broker, name in brokers:
             batch = encode_batch([NewRecord(b"k", name.encode())])
             broker.append(TopicPartition(name, 0), bytes(batch))
-        lane: dict[str, object] = {
-            **{at: {"bootstrap.servers": f"127.0.0.1:{broker.port}"} for at, broker in (("source", one), ("target", other))},
-            "aliases": ["A", "B"],
-            "read_committed": False,
-            "tier": 1,
-            "partitions": [replace(both, topic_id=ids[0], target_id=ids[1]).to_json()],
-            "rate": 0,
-        }  # fmt: skip
-        (answer,) = cast("list[dict[str, object]]", (await asyncio.to_thread(run_lane, lane))["partitions"])  # fmt: skip
+        planned = replace(both, topic_id=ids[0], target_id=ids[1])
+        (answer,) = await answers_about([planned], one, other)
     assert "was deleted or created again while it was compared" in str(answer["cause"])
+
+
+async def test_a_partition_whose_open_keys_the_disk_does_not_take_is_not_compared_the_others_are(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path / "gone"))
+    monkeypatch.setattr(open_keys, "OPEN_KEYS", 2)
+    monkeypatch.setattr(open_keys, "_BUFFER", 1)
+    async with FakeBroker(topics={"t": 1, "u": 1}) as one, FakeBroker(topics={"t": 1, "u": 1}) as other:  # fmt: skip
+        keys = [b"k%d" % n for n in range(8)]
+        for broker, topic, kept in ((one, "t", keys), (other, "t", keys[-1:]), (one, "u", keys), (other, "u", keys)):  # fmt: skip
+            batch = encode_batch([NewRecord(key, b"v") for key in kept])
+            broker.append(TopicPartition(topic, 0), bytes(batch))
+        plans = [
+            replace(plan(LogEnds(0, 8), LogEnds(0, size), None), topic=topic, target_topic=topic, target_compacts=True)
+            for topic, size in (("t", 1), ("u", 8))
+        ]  # fmt: skip
+        first, second = await answers_about(plans, one, other)
+    assert "No such file or directory" in str(first["cause"])
+    assert cast("dict[str, object]", second["findings"])["matched"] == 8
 
 
 def test_a_large_partition_is_cut_at_records_whose_copies_the_map_has() -> None:
