@@ -476,6 +476,18 @@ def test_a_wrong_option_or_column_is_named(
         WriteOptions({SERVERS: "a:1"} | options, columns(schema))
 
 
+def test_properties_that_would_promise_less_are_taken_and_told_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    given = {SERVERS: "a:1", "topic": "t", "kafka.acks": "1", "kafka.enable.idempotence": "false"}
+    for _ in range(2):
+        WriteOptions(given, columns("value binary"))
+    assert [it.getMessage().partition(" has no effect: ")[0] for it in caplog.records] == [
+        'format("mm2py"): acks=1',
+        'format("mm2py"): enable.idempotence=false',
+    ]
+
+
 def one_batch(*values: bytes, topic: str | None = None) -> Iterator[pa.RecordBatch]:
     yield pa.RecordBatch.from_pydict({"value": values, "topic": [topic] * len(values)})
 

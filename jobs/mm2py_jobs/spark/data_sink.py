@@ -7,10 +7,12 @@ At least once: a task that is tried again writes its rows again.
 """
 
 import asyncio
+import logging
 import threading
 from collections.abc import Coroutine, Generator, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar, final
 
 from pyspark.sql.datasource import (
@@ -39,9 +41,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+log = logging.getLogger(__name__)
+
 _OPTIONS: Final = {"topic", "includeheaders"}
 _REFUSED: Final = ("key.serializer", "value.serializer")
 _ACKS: Final = ("all", "-1", "0", "1")
+_WEAKER: Final = {"acks": ("0", "1"), "enable.idempotence": ("false",)}
+"""Values that promise less than each record has."""
 _TIMEOUT: Final = "delivery.timeout.ms"
 _TIMEOUT_MS: Final = 120_000
 """Java's default."""
@@ -89,8 +95,21 @@ class WriteOptions:
         acks = self.properties.get("acks", "all")
         if acks not in _ACKS:
             raise ConfigError(f"acks={acks} is not one of {', '.join(_ACKS)}")
+        for name, values in _WEAKER.items():
+            if (value := self.properties.get(name, "").strip().lower()) in values:
+                _note_without_effect(name, value)
         timeout = self.properties.get(_TIMEOUT, str(_TIMEOUT_MS))
         self.timeout_s = int(timeout) / 1000 if timeout.isdecimal() else _TIMEOUT_MS / 1000
+
+
+@cache  # Spark makes the writer of a stream again for each micro-batch
+def _note_without_effect(name: str, value: str) -> None:
+    log.warning(
+        'format("mm2py"): %s=%s has no effect: records are written by an idempotent producer and '
+        "acknowledged by all in-sync replicas",
+        name,
+        value,
+    )
 
 
 def _is_there(column: _SinkColumn, schema: StructType) -> bool:

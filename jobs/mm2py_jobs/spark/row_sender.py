@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from typing import Final, NamedTuple, TypeVar, final
 
+from mm2py.client.backoff import Backoff
 from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.send.sender import CODECS, Sender
@@ -26,7 +27,6 @@ from mm2py.errors import (
     RetriableError,
     ServerError,
 )
-from mm2py.protocol import messages
 from mm2py.protocol.compression import compress
 from mm2py.protocol.record_batch import HEADER_BYTES, Codec, RecordBatch, build_batch
 from mm2py.types import TopicPartition
@@ -36,8 +36,9 @@ T = TypeVar("T")
 
 _BATCH_BYTES: Final = 256 * 1024
 """Records of a batch before compression; the Sender cuts where a topic takes less."""
-_RETRY_S: Final = 0.1
 _LOOK_S: Final = 1.0
+_PAUSE_MS: Final = 1000
+"""The longest one between two questions to a target that does not answer them."""
 
 
 class _Known(NamedTuple):
@@ -91,6 +92,8 @@ class RowSender:
         self._acknowledged = 0
         self._failure: Mm2pyError | None = None
         self._causes: dict[str, str] = {}
+        self._held_back_s = 0.0
+        self._sender.watch_throttles(self._throttled)
         self._moved = asyncio.Event()
         self._since_s = clock.monotonic()
 
@@ -144,6 +147,7 @@ class RowSender:
         """Return how many partitions topics have; those that are not there are asked for, as by
         Java's producer: brokers with ``auto.create.topics.enable`` create them."""
         old_s = self._clock.monotonic() - self._settings.connection.metadata_max_age_ms / 1000
+        pauses = self._pauses()
         while True:
             unknown = [it for it in topics if it not in self._known or self._known[it].at_s < old_s]
             if not unknown:
@@ -162,11 +166,10 @@ class RowSender:
             missing = [it for it in unknown if it not in described]
             if missing:
                 self._causes |= dict.fromkeys(missing, "the topic does not exist")
-                call = messages.metadata(missing, allow_auto_topic_creation=True)
-                await self._patiently(lambda: self._cluster.call_any(call))  # noqa: B023 - awaited here
+                self._sender.let_create(missing)
             if len(described) < len(unknown) or any(it.error for it in described.values()):
                 self._check_idle()
-                await self._clock.sleep(_RETRY_S)
+                await self._clock.sleep(pauses.next_s())
 
     async def _send(self, rows: SinkRows, group: RowGroup, partitions: int) -> None:
         done = 0
@@ -246,6 +249,9 @@ class RowSender:
         if isinstance(error, FatalServerError):
             self._fail(FatalError(f"topic {target.topic}: {error.message}", remedy=error.remedy))
 
+    def _throttled(self, left_s: Mapping[int, float]) -> None:
+        self._held_back_s = max(left_s.values(), default=0.0)
+
     def _fail(self, error: FatalError) -> None:
         self._failure = self._failure or error
         self._moved.set()
@@ -263,6 +269,7 @@ class RowSender:
 
     async def _patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
         """Ask until there is an answer, as long as the target may take nothing."""
+        pauses = self._pauses()
         while True:
             cause = ""
             try:
@@ -272,7 +279,10 @@ class RowSender:
             except TimeoutError:
                 cause = self._cluster.unreached
             self._check_idle(cause)
-            await self._clock.sleep(_RETRY_S)
+            await self._clock.sleep(pauses.next_s())
+
+    def _pauses(self) -> Backoff:
+        return Backoff(self._settings.connection.retry_backoff_ms, _PAUSE_MS)
 
     def _left_s(self) -> float:
         return self._since_s + self._timeout_s - self._clock.monotonic()
@@ -281,6 +291,11 @@ class RowSender:
         if self._left_s() > 0:
             return
         known = [f"{topic}: {it}" for topic, it in self._causes.items()]
+        if self._held_back_s:
+            known.append(
+                f"a quota (producer_byte_rate) holds this producer back for {self._held_back_s:.0f}"
+                " s more"
+            )
         raise FatalError(
             f"the target has taken nothing for {self._timeout_s:g} s (delivery.timeout.ms), "
             f"{self.rows - self._acknowledged} records wait: "

@@ -79,6 +79,20 @@ async def test_the_time_that_rows_take_to_come_is_no_time_that_the_target_takes_
         assert rig.values("t", 0) == [b"v", b"w"]
 
 
+async def test_a_quota_that_holds_rows_back_for_longer_is_named() -> None:
+    clock = LateClock()
+    async with sending(clock, t=1) as rig:
+        rig.broker.cluster.produce_throttle_ms = 500_000
+        await rig.send(rows(b"v"), "t")
+        await rig.sender.finish()
+        await rig.send(rows(b"w"), "t")
+        clock.ahead_s += 121
+        with pytest.raises(
+            FatalError, match=r"1 records wait: a quota .* back for [45]\d\d s more"
+        ):
+            await rig.sender.finish()
+
+
 @pytest.mark.parametrize("types", TEXT_TYPES)
 @pytest.mark.parametrize("from_row", [0, 1])
 async def test_rows_are_records_whatever_types_their_columns_have(
