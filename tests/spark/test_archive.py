@@ -428,17 +428,7 @@ def test_behind_a_position_as_of_java_copies_of_a_topic_that_was_created_again_a
     write(setup.b, flow.remote(topic), (former if again else records)[:600])
     write(setup.a, topic, records)
     archived(lanes_session, flow, topic, folder)
-
-    async def store() -> None:
-        plan = flow_plan(flow.file, flow.name)
-        target = FlowTarget(plan.name, plan.props, SYSTEM_CLOCK)
-        try:
-            await target.open()
-            await store_positions(target.tables, plan, {TopicPartition(topic, 0): 600})
-        finally:
-            await target.close()
-
-    asyncio.run(store())
+    asyncio.run(store(flow, topic, 600))
     report = restored(flow, folder, code=3 if again else 0)
     if again:
         assert "none of the records that the archive has before the stored position 600" in str(
@@ -446,6 +436,35 @@ def test_behind_a_position_as_of_java_copies_of_a_topic_that_was_created_again_a
         )
         return
     assert report["restored_records"] == 400
+    assert_equal(read(setup.a, topic), read(setup.b, flow.remote(topic)))
+
+
+async def store(flow: Flow, topic: str, position: int) -> None:
+    """Set the position of partition 0 as PATCH does."""
+    plan = flow_plan(flow.file, flow.name)
+    target = FlowTarget(plan.name, plan.props, SYSTEM_CLOCK)
+    try:
+        await target.open()
+        await store_positions(target.tables, plan, {TopicPartition(topic, 0): position})
+    finally:
+        await target.close()
+
+
+def test_behind_a_position_that_was_set_past_the_copies_of_a_flow_nothing_is_restored(
+    setup: Setup, lanes_session: OpenSession
+) -> None:
+    topic, folder = setup.topic("passed", config={"retention.ms": "-1"}), setup.folder / "archive"
+    flow = setup.flow(topic)
+    write(setup.a, topic, old_records(600, 0))
+    with running(flow.file) as mirror:
+        wait_for_copy(mirror, flow, topic)
+    write(setup.a, topic, old_records(1_400, 0, turn=1))
+    archived(lanes_session, flow, topic, folder)
+    asyncio.run(store(flow, topic, 2_000))
+    (refused,) = cast("list[dict[str, object]]", restored(flow, folder, code=3)["refused"])
+    assert "set past records from offset 600 on" in str(refused["reason"])
+    asyncio.run(store(flow, topic, 600))
+    assert restored(flow, folder)["restored_records"] == 1_400
     assert_equal(read(setup.a, topic), read(setup.b, flow.remote(topic)))
 
 

@@ -36,11 +36,12 @@ from mm2py_jobs.archive.archive_format import (
     topics_in,
 )
 from mm2py_jobs.archive.archive_store import ArchiveStore, each
-from mm2py_jobs.archive.last_copied import LAST, is_copied
+from mm2py_jobs.archive.last_copied import LAST, Reach, copied_reach
 from mm2py_jobs.copy.expiry import expiring, refused_expiry, value_of
+from mm2py_jobs.copy.known_maps import Passed
 from mm2py_jobs.copy.plan import PartitionPlan, Plan, Refusal
 from mm2py_jobs.copy.restored_flows import is_renamed
-from mm2py_jobs.copy.survey import Known, is_held, paused_alone
+from mm2py_jobs.copy.survey import Known, is_held, paused_alone, why_passed
 from mm2py_jobs.copy.target_settings import REASONS, changed_settings
 from mm2py_jobs.log.log_ends import listed_offsets
 
@@ -263,8 +264,10 @@ class Restore:
         """Of which the archive has no longer what follows the target's copies."""
         self.ends: dict[TopicPartition, int] = {}
         """Where the target's logs ended at the last plan."""
-        self._copied: dict[TopicPartition, bool | None] = {}
-        """Whether copies behind a position without a topic id are of the archived topic."""
+        self.passed: set[TopicPartition] = set()
+        """Of which the position was set past records that the target has no copies of."""
+        self._copied: dict[TopicPartition, Reach | None] = {}
+        """Which records before a position without a topic id have copies."""
         self._same: set[str] = set()
         """Topics of which a partition shows it: they are created again as a whole."""
 
@@ -280,6 +283,7 @@ class Restore:
         logs = {key: it for key, it in self.logs.items() if it.end > it.begins}
         self.emptied.clear()
         self.cut_off.clear()
+        self.passed.clear()
         copies = await self._target.describe_topics({it.target_topic for it in logs.values()})
         refused = self._too_small(copies)
         there = {
@@ -303,6 +307,7 @@ class Restore:
             refusal = self._refusal(key, log, known, end)
             if end and not refusal and self._has_no_id(key, known):
                 refusal = await self._refusal_of_others(key, log, known.resume(key))
+            refusal = refusal or self._refusal_of_passed(key, log, known)
             if refusal and not end:
                 self.emptied.add(key)
             elif refusal and 0 <= known.resume(key) < log.begins:
@@ -338,6 +343,7 @@ class Restore:
                 *notes,
                 *(f"not restored: {it.broken}" for it in logs.values() if it.broken),
                 *self._unknown(planned),
+                *self._passed_by(planned, known),
             ),
         )
 
@@ -352,12 +358,14 @@ class Restore:
             return ""
         if key not in self._copied:
             source = TopicPartition(log.topic.topic, log.partition)
-            self._copied[key] = await is_copied(
+            self._copied[key] = await copied_reach(
                 self._target.cluster, log.target, self._store, source, position
             )
-        if self._copied[key]:
+        found = self._copied[key]
+        if found is None:
+            return ""
+        if found.copied >= 0:
             self._same.add(key.topic)
-        if self._copied[key] is not False:
             return ""
         return (
             f"{log.target} on the target has none of the records that the archive has before the "
@@ -368,12 +376,55 @@ class Restore:
             ".../connectors/MirrorSourceConnector/offsets), then restore"
         )
 
+    def _refusal_of_passed(self, key: TopicPartition, log: ArchivedLog, known: Known) -> str:
+        """Return why a log cannot be restored behind a position that was set past records; empty
+        where they may have copies, or copies lie behind them."""
+        passed = [
+            it
+            for it in self._archived(known.passed(key, self.ends[key]), log)
+            if not it.room and it.end == known.resume(key)
+        ]
+        if self.is_renamed or not passed:
+            return ""
+        self.passed.add(key)
+        (first, end, _), *_ = passed
+        remedy = (
+            f"set it to {first - 1}, the last one that was (PATCH "
+            ".../connectors/MirrorSourceConnector/offsets), then restore, or "
+        )
+        return (
+            f"the stored position {end} was set past records from offset {first} on, which the "
+            f"archive has and which were not copied to {log.target}: "
+            f"{remedy if first else ''}use --rename"
+        )
+
+    @staticmethod
+    def _archived(passed: Sequence[Passed], log: ArchivedLog) -> list[Passed]:
+        return [it for it in passed if it.first < log.end and it.end > log.begins]
+
+    def _passed_by(self, planned: Sequence[PartitionPlan], known: Known) -> list[str]:
+        """Return what the archive has before the range of a plan and may have no copy."""
+        notes: list[str] = []
+        for it in planned:
+            log, found = self.logs[it.source], self._copied.get(it.source)
+            passed = [*known.passed(it.source, self.ends[it.source])]
+            if found is not None and found.copied < found.end:
+                passed.append(Passed(found.copied, found.end, 0))
+            notes += (
+                f"{why_passed(it.source, one)}, else use --rename"
+                for one in self._archived(passed, log)
+                if one.room < one.end - one.first and not self.is_renamed
+            )
+        return notes
+
     def _unknown(self, planned: Sequence[PartitionPlan]) -> list[str]:
         """Return what is not known of positions that the plan continues behind."""
         unknown = [
             str(it.source)
             for it in planned
-            if it.topic not in self._same and self._copied.get(it.source, True) is None
+            if it.topic not in self._same
+            and it.source in self._copied
+            and self._copied[it.source] is None
         ]
         if not unknown:
             return []

@@ -227,7 +227,7 @@ class _RestoreRun:
 
     async def plan(self) -> None:
         """Check everything; changes nothing."""
-        known = await self._session.known(self._restore.logs)
+        known = await self._session.known(self._restore.logs, whole=True)
         plan = await self._restore.plan(known, accepts_expiry=self._options.accepts_expiry)
         if plan.refused and await self._is_unfinished():
             # What a restore has written that was killed before it stored a position: its lanes find
@@ -236,12 +236,12 @@ class _RestoreRun:
         self.checked = plan
 
     def _is_lost(self, refused: Refusal) -> bool:
-        """Whether what a former run has restored, or what comes next, is gone: another one would
-        continue behind it."""
+        """Whether what a former run has restored, or what comes next, is gone, or was passed by
+        hand: another one would continue behind it."""
         key = TopicPartition(refused.topic, refused.partition)
         lease = self._session.store.leases.get(key)
         is_emptied = key in self._restore.emptied and lease is not None and lease.records > 0
-        return is_emptied or key in self._restore.cut_off
+        return is_emptied or key in self._restore.cut_off | self._restore.passed
 
     async def _is_unfinished(self) -> bool:
         await self._session.open_if_there()
@@ -265,7 +265,7 @@ class _RestoreRun:
         if job is not None:
             say(f"restore {job.id} is unfinished, it is continued")
         await restore.make_topics()
-        known = await session.known(restore.logs)
+        known = await session.known(restore.logs, whole=True)
         plan = await restore.plan(known, accepts_expiry=True)  # it was asked for above
         stale = restore.stale(plan, known)
         plan = replace(plan, forgotten=tuple(stale))

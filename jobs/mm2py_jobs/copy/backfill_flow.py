@@ -200,8 +200,9 @@ class BackfillSession:
     async def group(self) -> DescribedGroup:
         return await Admin(self._target).describe_group(self._plan.worker.group_id)
 
-    async def known(self, partitions: Collection[TopicPartition]) -> Known:
-        return await known_copies(Admin(self._target), self._topics({}), partitions, self._clock)
+    async def known(self, partitions: Collection[TopicPartition], *, whole: bool = False) -> Known:
+        target, topics = Admin(self._target), self._topics({})
+        return await known_copies(target, topics, partitions, self._clock, whole=whole)
 
     async def set_positions(self, positions: Mapping[TopicPartition, int]) -> None:
         """Store where copies begin, as ``PATCH /connectors/<name>/offsets`` (KIP-875) does; -1 for

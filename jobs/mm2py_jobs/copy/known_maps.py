@@ -5,7 +5,7 @@ Flow: the map topic on the target -> ``known_maps`` -> ``KnownMap`` of each part
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import final
+from typing import NamedTuple, final
 
 from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
@@ -16,6 +16,7 @@ from mm2py.mirror.offset_lookup import valid_segments
 from mm2py.mirror.offset_map_pages import (
     Mark,
     Page,
+    PartitionMap,
     Segment,
     decode_page,
     decode_page_key,
@@ -61,6 +62,42 @@ def lost_copies(known: KnownMap) -> list[tuple[int, int]]:
         if segment.mark is Mark.TARGET_LOST
         for lost in not_copied(segment.source, end, segments[behind:])
     ]
+
+
+class Passed(NamedTuple):
+    """Source offsets from ``first`` to ``end`` that were passed without the map: the position was
+    set past them, or another program copied them.
+
+    ``room``: target offsets between the copies before and after them; none was copied where there
+    is no room.
+    """
+
+    first: int
+    end: int
+    room: int
+
+
+def passed_over(known: KnownMap, position: int, log_end: int) -> list[Passed]:
+    """Return what was passed without the map and has no copies in it.
+
+    Args:
+        known: the map.
+        position: where the copy continues by what is stored, which the map may not know yet.
+        log_end: where the target's log ends.
+    """
+    segments, newest = known.segments(), PartitionMap(known.newest)
+    # Below where the map begins nothing is known.
+    first = max(newest.covered, segments[0][0].source if segments else 0)
+    if first < position and newest.is_set(position):
+        at = max(0, newest.target_end)
+        segments.append((Segment(first, position - first, at, Mark.UNKNOWN), position))
+    found: list[Passed] = []
+    for behind, (segment, end) in enumerate(segments, 1):
+        if segment.mark is Mark.UNKNOWN:
+            copies = (it.target for it, _ in segments[behind:] if it.mark is Mark.COPIED)
+            room = max(0, next(copies, log_end) - segment.target)
+            found += (Passed(*it, room) for it in not_copied(segment.source, end, segments))
+    return found
 
 
 def not_copied(

@@ -39,6 +39,7 @@ from mm2py.protocol.records import Record
 from mm2py.protocol.topics import NO_TOPIC_ID, EpochEnd, is_another_topic
 from mm2py.types import EARLIEST, LATEST, FlowName, TopicPartition
 from mm2py_jobs.copy.expiry import expiring, refused_expiry, value_of
+from mm2py_jobs.copy.known_maps import KnownMap, Passed, known_maps, passed_over
 from mm2py_jobs.copy.plan import PartitionPlan, Plan, Refusal
 from mm2py_jobs.copy.target_settings import REASONS, changed_settings, smaller_batches
 from mm2py_jobs.log.log_ends import LogEnds, listed_offsets
@@ -107,6 +108,8 @@ class Known:
         default_factory=dict[TopicPartition, Beginning]
     )
     """Where whole maps begin."""
+    maps: Mapping[TopicPartition, KnownMap] = field(default_factory=dict[TopicPartition, KnownMap])
+    """Whole maps, where they were asked for."""
 
     def resume(self, partition: TopicPartition) -> int:
         """Return where the copy of a partition continues, -1 where there is none."""
@@ -171,6 +174,14 @@ class Known:
         page = self.pages.get(partition)
         return page.segments[-1].target_end if page is not None and page.segments else -1
 
+    def passed(self, partition: TopicPartition, log_end: int = 0) -> Sequence[Passed]:
+        """Return what the position was set past, or another program copied, as far as the whole map
+        shows no copies; ``log_end`` of the target."""
+        known = self.maps.get(partition)
+        if known is None or is_another_topic(self.incarnation(partition), known.newest.source_id):
+            return ()
+        return passed_over(known, self.resume(partition), log_end)
+
     @property
     def without_map(self) -> Collection[TopicPartition]:
         """Partitions with a stored position and no map: it was carried over, or the map was
@@ -183,16 +194,27 @@ class Known:
 
 
 async def known_copies(
-    target: Admin, flow: SurveyedTopics, partitions: Collection[TopicPartition], clock: Clock
+    target: Admin,
+    flow: SurveyedTopics,
+    partitions: Collection[TopicPartition],
+    clock: Clock,
+    *,
+    whole: bool = False,
 ) -> Known:
-    """Read stored positions and the offset map; topics that do not exist hold nothing."""
+    """Read stored positions and the offset map, also the ``whole`` maps of these partitions; topics
+    that do not exist hold nothing."""
     reader = CopiesReader(target, flow.flow, flow.offsets_topic, clock, names=flow.names)
     try:
         copies = await reader.read()
     finally:
         await reader.close()
     positions = {tp: position for tp, position in copies.positions.items() if tp in partitions}
-    return replace(copies, positions=positions)
+    maps: Mapping[TopicPartition, KnownMap] = {}
+    if whole and copies.pages:
+        maps = await known_maps(target.cluster, flow.flow.source)
+    return replace(
+        copies, positions=positions, maps={tp: it for tp, it in maps.items() if tp in partitions}
+    )
 
 
 async def copied_now(
@@ -418,7 +440,7 @@ class Survey:
             for number in topic.partitions
         ]
         ranges, refused = await self._ranges(partitions, start, end)
-        known = await known_copies(self._target, self._flow, partitions, self._clock)
+        known = await known_copies(self._target, self._flow, partitions, self._clock, whole=True)
         refused |= await self._target_refusals(partitions, chosen, copies, known)
         if has_end:
             passed = {
@@ -466,7 +488,12 @@ class Survey:
             ),
             settings=settings,
             reasons=REASONS,
-            notes=(*notes, *self._left_out(partitions), *_in_front(ranges, known)),
+            notes=(
+                *notes,
+                *self._left_out(partitions),
+                *_in_front(ranges, known),
+                *_passed(ranges, known),
+            ),
         )
 
     def _left_out(self, partitions: Sequence[TopicPartition]) -> tuple[str, ...]:
@@ -666,6 +693,25 @@ def _in_front(
         "is not copied: history cannot be put in front of copies"
         for tp, (first, _, _) in sorted(ranges.items())
         if (begins := known.begins.get(tp)) and not begins.target and first < begins.source
+    )
+
+
+def _passed(ranges: Mapping[TopicPartition, tuple[int, int, int]], known: Known) -> tuple[str, ...]:
+    """Return notes of what lies in a range and may have no copy, though the position is after
+    it."""
+    return tuple(
+        why_passed(tp, it)
+        for tp, (first, end, _) in sorted(ranges.items())
+        for it in known.passed(tp)
+        if it.room < it.end - it.first and it.first < end and it.end > first
+    )
+
+
+def why_passed(partition: TopicPartition, passed: Passed) -> str:
+    """Return a note of source offsets before a position that a job does not copy."""
+    return (
+        f"{partition}: offsets {passed.first} to {passed.end - 1} were passed (the position was "
+        "set, or another program copied them): those without a copy are not copied now"
     )
 
 

@@ -38,6 +38,7 @@ from mm2py_jobs.archive.archive_store import ArchiveStore
 from mm2py_jobs.archive.restore import ArchivedLog, Restore
 from mm2py_jobs.copy.copy_again import begun, cut_pages, go_back
 from mm2py_jobs.copy.dealing import rate_of
+from mm2py_jobs.copy.known_maps import KnownMap
 from mm2py_jobs.copy.plan import BYTES_PER_S, PartitionPlan, Plan, Refusal, deal_lanes, estimated_s
 from mm2py_jobs.copy.survey import (
     Known,
@@ -184,7 +185,7 @@ class Sides:
         self, topics: Collection[str], end: int = 100, *, elected: Sequence[int] = ()
     ) -> None:
         """``elected``: how many partitions of a topic have a leader when they are asked for the first, the second ... time; then it stays so."""
-        self.cluster = SimpleNamespace(clock=Slow())
+        self.cluster = SimpleNamespace(clock=Slow(), alias="B", cluster_id="b")
         self._topics, self._end = topics, end
         self._elected = list(elected)
         self.asked: list[int] = []
@@ -289,7 +290,7 @@ async def test_a_backfill_does_not_take_for_done_what_was_copied_of_a_log_that_i
     flow = SurveyedTopics(FlowName(ClusterAlias("A"), ClusterAlias("B")), {"t": "A.t"}, "offsets")
     copied = Known({ONE: 150}, {ONE: of(page_id * 16, covered=150, epoch=4)})
 
-    async def known(*_: object) -> Known:
+    async def known(*_: object, **__: object) -> Known:
         return copied
 
     class Source(Sides):
@@ -314,35 +315,38 @@ async def test_a_backfill_does_not_take_for_done_what_was_copied_of_a_log_that_i
 
 
 @pytest.mark.parametrize(
-    ("begins", "noted"),
+    ("segments", "noted"),
     [
-        (Segment(40, 60, 0), True),
-        (Segment(0, 100, 0), False),
-        (Segment(40, 60, 40), False),  # another program copied what lies below
+        ((Segment(40, 60, 0),), "t-0: the flow began at offset 40 of it"),
+        ((Segment(0, 100, 0),), ""),
+        ((Segment(40, 60, 40),), ""),  # another program copied what lies below
+        ((Segment(0, 60, 0), Segment(60, 40, 60, Mark.UNKNOWN)), ""),  # there is room for copies
+        ((Segment(0, 60, 39), Segment(60, 40, 99, Mark.UNKNOWN)), "t-0: offsets 60 to 99 were"),
     ],
 )
-async def test_what_lies_before_the_first_copy_of_a_flow_is_not_said_to_be_copied(
-    monkeypatch: pytest.MonkeyPatch, begins: Segment, *, noted: bool
+async def test_what_lies_before_the_first_copy_or_was_passed_is_not_said_to_be_copied(
+    monkeypatch: pytest.MonkeyPatch, segments: tuple[Segment, ...], noted: str
 ) -> None:
     flow = SurveyedTopics(FlowName(ClusterAlias("A"), ClusterAlias("B")), {"t": "A.t"}, "offsets")
     maps = offset_map_topic(ClusterAlias("A"))
-    written = Page(0, NO_TOPIC_ID, NO_TOPIC_ID, 100, -1, -1, -1, -1, (begins,))
+    written = Page(0, NO_TOPIC_ID, NO_TOPIC_ID, 100, -1, -1, -1, -1, segments)
     later = replace(written, number=1, segments=(Segment(100, 9, 100),))
     async with FakeBroker(topics={maps: 1}) as broker, connected_to(broker, alias="B") as cluster:
         for it in (written, later):
             batch = encode_batch([NewRecord(encode_page_key(ONE, it.number), encode_page(it))])
             broker.append(TopicPartition(maps, 0), bytes(sealed(batch)))
-        known = await known_copies(Admin(cluster), flow, [ONE], SYSTEM_CLOCK)
+        known = await known_copies(Admin(cluster), flow, [ONE], SYSTEM_CLOCK, whole=True)
     assert known.pages[ONE].number == 1
 
-    async def read(*_: object) -> Known:
+    async def read(*_: object, **__: object) -> Known:
         return known
 
     monkeypatch.setattr("mm2py_jobs.copy.survey.known_copies", read)
     source, target = (cast("Admin", Sides(topics)) for topics in (("t",), ()))
     survey = Survey(source, target, flow, clock=SYSTEM_CLOCK)
     plan = await survey.plan("", Boundary(), Boundary())
-    assert ("t-0: the flow began at offset 40 of it" in " ".join(plan.notes)) is noted
+    assert noted in " ".join(plan.notes)
+    assert len(plan.notes) == bool(noted)
 
 
 async def test_topics_of_a_backfill_are_names_and_patterns_with_commas_as_in_the_file() -> None:
@@ -426,7 +430,7 @@ async def test_a_restore_puts_no_records_behind_copies_of_another_topic_of_that_
         (range(20), 0, ""),
         (range(100, 120), 0, "copies of another topic of that name, use --rename; or the position"),
         (range(100, 120), 3, "the copies do not show"),  # retention may have taken them
-        (range(18), 0, ""),  # the last ones were passed by hand
+        (range(18), 0, "t-0: offsets 18 to 19 were passed"),  # by hand
     ],
 )
 async def test_a_position_without_a_topic_id_is_compared_by_the_last_archived_records_before_it(
@@ -449,15 +453,51 @@ async def test_a_position_without_a_topic_id_is_compared_by_the_last_archived_re
     async with FakeBroker(topics={"A.t": 1}) as broker, connected_to(broker, alias="B") as cluster:
         vars(target)["cluster"] = cluster
         for number in copies:
-            broker.append(copy, bytes(sealed(encode_batch([NewRecord(b"k", b"%d" % number)]))))
+            # Each fifth of the archive is alike.
+            value = number % 5 if number < 100 else number
+            broker.append(copy, bytes(sealed(encode_batch([NewRecord(b"k", b"%d" % value)]))))
         broker.partition(copy).start = started
         plan = await restore.plan(Known({tp: 20}, {}))
     refused = [it.reason for it in plan.refused]
-    noted = [it for it in plan.notes if "has no topic id" in it]
-    assert outcome in " ".join((*refused, *noted))
-    assert (len(refused), len(noted)) == (
-        int("another topic" in outcome), int("do not show" in outcome),
-    )  # fmt: skip
+    assert outcome in " ".join((*refused, *plan.notes))
+    is_refused = "another topic" in outcome
+    assert (len(refused), len(plan.notes)) == (is_refused, bool(outcome) and not is_refused)
+
+
+def mapped(*segments: Segment, covered: int) -> Page:
+    return Page(0, FORMER, NO_TOPIC_ID, covered, covered, -1, 7, 0, segments)
+
+
+BEFORE, PASSED = Segment(0, 20, 0), Segment(20, 10, 20, Mark.UNKNOWN)
+
+
+@pytest.mark.parametrize(
+    ("page", "copies", "refused", "noted"),
+    [
+        (mapped(BEFORE, covered=20), 20, "set it to 19", ""),
+        (mapped(BEFORE, covered=20), 25, "", "t-0: offsets 20 to 29 were passed"),
+        (mapped(BEFORE, covered=20), 30, "", ""),  # another program copied them
+        # A task has run since.
+        (mapped(BEFORE, PASSED, Segment(30, 0, 20), covered=30), 20, "set it to 19", ""),
+        (mapped(BEFORE, PASSED, Segment(30, 0, 30), covered=30), 30, "", ""),
+        (mapped(BEFORE, PASSED, Segment(30, 5, 20), covered=35), 25, "", "offsets 20 to 29"),
+        (mapped(BEFORE, covered=35), 20, "", ""),  # nothing was set
+        (mapped(Segment(0, 30, 0), covered=10), 30, "", ""),  # set back, then forward again
+        (mapped(Segment(30, 0, 20), covered=0), 20, "", ""),  # it begins at a position
+    ],
+)
+async def test_a_position_that_was_set_past_the_copies_is_refused_and_what_was_passed_is_named(
+    page: Page, copies: int, refused: str, noted: str, tmp_path: Path
+) -> None:
+    """The restore would be done, and the records in between would be nowhere."""
+    known = Known({ONE: max(30, page.covered)}, {ONE: page}, maps={ONE: KnownMap({0: page})})
+    restore = a_restore(tmp_path, Sides(("A.t",), copies), 1, topic_id=FORMER.hex(), end=40)
+    plan = await restore.plan(known)
+    reasons = [it.reason for it in plan.refused]
+    assert (len(reasons), len(plan.notes)) == (bool(refused), bool(noted))
+    assert refused in " ".join(reasons)
+    assert noted in " ".join(plan.notes)
+    assert restore.passed == ({ONE} if refused else set())
 
 
 async def test_a_restore_refuses_what_was_paused_alone_under_the_name_of_the_flow(
