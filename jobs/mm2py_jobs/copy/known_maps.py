@@ -13,10 +13,10 @@ from mm2py.client.fetch.log_reader import LogReader
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.errors import ProtocolError
 from mm2py.mirror.offset_lookup import valid_segments
+from mm2py.mirror.offset_map import PartitionMap
 from mm2py.mirror.offset_map_pages import (
     Mark,
     Page,
-    PartitionMap,
     Segment,
     decode_page,
     decode_page_key,
