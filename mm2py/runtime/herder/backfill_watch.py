@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Collection
 from typing import Final, Protocol, final
 
 from mm2py.client.backoff import Backoff
-from mm2py.clock import Clock
+from mm2py.clock import Clock, cancelled
 from mm2py.errors import Mm2pyError
 from mm2py.types import TopicPartition
 
@@ -78,9 +78,7 @@ class BackfillWatch:
     async def close(self) -> None:
         """Act on nothing more; safe twice."""
         running, self._running = self._running, None
-        if running is not None:
-            running.cancel()
-            await asyncio.wait({running})
+        await cancelled(running)
 
     async def _run(self) -> None:
         backoff = Backoff(FIRST_RETRY_MS, LONGEST_RETRY_MS)

@@ -18,7 +18,7 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Mapping
 from typing import Final, final
 
-from mm2py.clock import Clock, look_each
+from mm2py.clock import Clock, cancelled, look_each
 from mm2py.config.class_names import MIRROR_SOURCE_CONNECTOR, canonical_class
 from mm2py.errors import Mm2pyError
 from mm2py.mirror.backfills import ALIVE_S, Job, JobKind, Lease, LeaseState, Wanted, Wish
@@ -92,9 +92,7 @@ class StreamWatch:
     async def close(self) -> None:
         """Look no more; safe twice."""
         running, self._running = self._running, None
-        if running is not None:
-            running.cancel()
-            await asyncio.wait({running})
+        await cancelled(running)
 
     async def _try(self) -> None:
         try:

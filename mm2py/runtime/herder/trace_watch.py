@@ -12,7 +12,7 @@ from math import inf
 from typing import Final, final
 
 from mm2py.api.context import PartitionState
-from mm2py.clock import Clock
+from mm2py.clock import Clock, look_each
 from mm2py.observability.metrics import KEPT_OUT, FlowMeter
 from mm2py.runtime.herder.assigned_work import AssignedWork
 from mm2py.storage.status_backing_store import StatusBackingStore
@@ -45,7 +45,9 @@ class TraceWatch:
         self._running: asyncio.Task[None] | None = None
 
     def open(self) -> None:
-        self._running = asyncio.create_task(self._run(), name="trace watch")
+        what = "partitions that are not copied cannot be reported"
+        looks = look_each(self._clock, EVERY_S, self._tell, log, what)
+        self._running = asyncio.create_task(looks, name="trace watch")
 
     def close(self) -> None:
         """Watch no more; safe twice."""
@@ -53,15 +55,7 @@ class TraceWatch:
         if running is not None:
             running.cancel()
 
-    async def _run(self) -> None:
-        while True:
-            await self._clock.sleep(EVERY_S)
-            try:
-                self._tell()
-            except Exception:  # a connector's own words may fail; the next look may succeed
-                log.exception("partitions that are not copied cannot be reported")
-
-    def _tell(self) -> None:
+    async def _tell(self) -> None:
         now = self._clock.monotonic()
         for work, unmasked in self._texts().items():
             text = self._work.masked(unmasked)
