@@ -504,7 +504,9 @@ class RetentionWatch:
             course = self._courses[tp]
             stands_s = (now_ms - course.since_ms) / 1000
             is_late = stands_s > LONGEST_TRANSACTION_S
-            if not course.is_stalled and stands_s < UNACKNOWLEDGED_S:
+            # What is in a transaction is delivered at its end.
+            least_s = 0.0 if course.is_stalled else UNACKNOWLEDGED_S
+            if stands_s < max(least_s, self._context.commit_s + CHECK_S):
                 continue
             why, may_last = self._why_stalled(tp)
             # Where nothing more is written it may wait for its turn: in a first copy of much

@@ -256,6 +256,12 @@ class TaskContext(Protocol):
         them."""
         ...
 
+    @property
+    def commit_s(self) -> float:
+        """How long a record waits by right until it is delivered, because its transaction stays
+        open for others (``transaction.boundary``); 0 without transactions."""
+        ...
+
     def leave_out(self, partitions: Collection[TopicPartition]) -> None:
         """Report which of its partitions the task has left out at its start; see ``TakesOver``."""
         ...

@@ -59,6 +59,7 @@ class FakeTaskContext:
         self.kept_out: frozenset[TopicPartition] = frozenset()
         self.buffer_bytes = 32 << 20
         self.linger_ms = 0
+        self.commit_s = 0.0
         self.left_out: set[TopicPartition] = set()
         self.shown: set[TopicPartition] = set()
         self._positions: dict[str, SourceOffset] = {}

@@ -170,6 +170,7 @@ class WorkerTaskContext:
         """Key and value of positions, as they were when they were asked for."""
         self.kept_out: frozenset[TopicPartition] = frozenset()
         self.buffer_bytes = self.linger_ms = 0
+        self.commit_s = 0.0
         self.left_out: set[TopicPartition] = set()
         """Partitions that were kept out when the task asked, and are not taken over since."""
         self._metered: set[TopicPartition] = set()

@@ -141,7 +141,11 @@ class WorkerTask:
             context.clock,
         )
         # Known to the plug-in before ``start``, which sizes its fetches by them.
-        context.buffer_bytes, context.linger_ms = settings.buffer_memory_bytes, settings.linger_ms
+        context.buffer_bytes, context.linger_ms, context.commit_s = (
+            settings.buffer_memory_bytes,
+            settings.linger_ms,
+            0.0 if transactions is None else transactions.interval_s,
+        )
         self._held = self._holds.full
         self._topics: set[str] = set()
         self._on_topic = on_topic

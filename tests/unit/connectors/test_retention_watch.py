@@ -274,6 +274,15 @@ async def test_what_is_not_acknowledged_is_named_though_nothing_more_is_written(
         assert bench.context.findings["stalled"][1:] == (1, True)
 
 
+async def test_what_waits_for_the_end_of_its_transaction_does_not_stand_still() -> None:
+    async with watch() as bench:
+        bench.why, bench.context.commit_s = "the target acknowledges nothing", 50.0
+        await bench.checks(6, written=1)
+        assert "stalled" not in bench.context.findings
+        await bench.checks(1, written=1)
+        assert "stalled" in bench.context.findings
+
+
 async def test_a_thousand_topics_are_one_question_and_an_unreadable_one_hides_none() -> None:
     async with watch() as bench:
         names = [f"t-{number:04d}" for number in range(1_000)]

@@ -542,6 +542,7 @@ async def test_a_task_that_waits_for_the_fencing_of_its_predecessors_stops_at_on
             clock=SYSTEM_CLOCK,
         )
         bench = Bench(FakeTask(), transactions=transactions)
+        assert bench.context.commit_s == 0.1, "the task knows how long a transaction stays open"
         bench.running.start()
         await asyncio.wait_for(asked.wait(), 10)
         await asyncio.wait_for(bench.running.stop(inf), 10)
