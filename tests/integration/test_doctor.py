@@ -83,12 +83,25 @@ def test_a_flow_that_will_work_has_no_warning_before_and_while_it_runs(setup: Se
     with running(flow.file) as mirror:
         code, rows = examined(flow)
         assert (code, {it["level"] for it in rows}) == (0, {"ok"}), rows
-        assert "7 internal topics" in said(rows, "internal topics", "ok")
+        assert "8 internal topics" in said(rows, "internal topics", "ok")
         served = Asked(mirror).done("GET", f"{path_of(flow)}/doctor")
         # Numbers of the cluster, such as free bytes, change between the two.
         assert [it | {"finding": ""} for it in served] == [it | {"finding": ""} for it in rows]
     shown = subprocess.run([MM2PY, "doctor", str(flow.file)], capture_output=True, text=True)
     assert (shown.returncode, shown.stdout, shown.stderr) == (0, "", "nothing is wrong\n")
+
+
+@pytest.mark.parametrize("change", ["delete", "disable"])
+def test_a_flow_that_a_change_over_rest_took_away_is_not_well(setup: Setup, change: str) -> None:
+    flow = setup.flow(setup.topic("away"))
+    with running(flow.file) as mirror:
+        if change == "delete":
+            Asked(mirror).done("DELETE", path_of(flow))
+        else:
+            Asked(mirror).done("PATCH", path_of(flow), {"config": {"enabled": "false"}})
+        _, rows = examined(flow)
+    text = said(rows, "clusters", "warning")
+    assert "nothing is copied | mm2py flow history" in text, rows
 
 
 def test_how_much_the_source_is_written_now_and_what_a_worker_needs_for_it(setup: Setup) -> None:
@@ -240,6 +253,10 @@ def replicas(setup: Setup) -> Flow:
     return setup.flow(setup.topic("replicas"), {"replication.factor": "3"})
 
 
+def many_replicas(setup: Setup) -> Flow:
+    return setup.flow(setup.topic("many"), {"checkpoints.topic.replication.factor": "3"})
+
+
 def deleted_state(setup: Setup) -> Flow:
     flow = setup.flow(setup.topic("state"))
     name = f"mm2-configs.{flow.source_alias}.internal"
@@ -265,6 +282,7 @@ def by_a_group(setup: Setup) -> Flow:
         (partly_there, [("topics", "warning", ["not-there", "correct topics"])]),
         (too_long, [("names", "error", ["characters, 249 are allowed", "shorten the alias"])]),
         (replicas, [("new copies", "error", ["cannot be created", "set replication.factor (now 3)"])]),
+        (many_replicas, [("internal topics", "error", [".checkpoints.internal cannot be created", "| set checkpoints.topic.replication.factor to at most"])]),
         (deleted_state, [("internal topics", "error", ["cleanup.policy=compact,delete", "kafka-configs.sh", "has retention.ms=3600000", "--add-config retention.ms=-1"])]),
         (into_itself, [("clusters", "error", ["are one cluster, ", "correct bootstrap.servers"])]),
         (narrow, [

@@ -3,14 +3,17 @@ keeps there."""
 
 import asyncio
 import shlex
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import Final
+from functools import partial
+from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 from mm2py.client.connect.group_admin import GroupAdmin
 from mm2py.client.connect.share_positions import SHARE_FEATURE
 from mm2py.clock import Clock
+from mm2py.config.class_names import HEARTBEAT_NAME
+from mm2py.config.definitions import parse_config
 from mm2py.errors import Mm2pyError, ProtocolError, ServerError, UnsupportedVersionError
 from mm2py.mirror.backfills import backfill_topic
 from mm2py.mirror.filters import group_filter_from_config
@@ -24,12 +27,15 @@ from mm2py.protocol.admin_messages import ClientQuota
 from mm2py.protocol.connect_group import decode_metadata
 from mm2py.protocol.error_codes import (
     GROUP_AUTHORIZATION_FAILED,
+    INVALID_REPLICATION_FACTOR,
     TOPIC_ALREADY_EXISTS,
     TOPIC_AUTHORIZATION_FAILED,
 )
 from mm2py.protocol.groups import DescribedMember
 from mm2py.protocol.topics import BrokerNode, NewTopic
 from mm2py_connectors.internal_topics import OTHER_TOPIC, collides
+from mm2py_connectors.mirror_checkpoint_config import MirrorCheckpointConfig
+from mm2py_connectors.mirror_heartbeat_config import MirrorHeartbeatConfig
 from mm2py_jobs.doctor.examined import SIDES, Examined, Level, OpenedSide, Row, Side, some
 
 SOON_S: Final = 14 * 86_400.0
@@ -461,38 +467,60 @@ async def internal_topics(flow: Examined) -> AsyncIterator[Row]:
                         f"kafka-configs.sh --bootstrap-server {opened.servers} --alter --topic "
                         f"{name} --add-config {key}={needed}",
                     )
-        missing = [it for name, it in topics.items() if name not in there]
-        async for row in creatable(opened, {it.name: it for it in missing}):
+        missing = {name: it for name, it in topics.items() if name not in there}
+        new = {it: NewTopic(it, 1, of.factor, of.configs) for it, of in missing.items()}
+        async for row in creatable(opened, new, partial(_factors, missing)):
             yield row
         if topics and len(found) == len(topics):
             yield Row(Level.OK, f"{opened.alias}: {len(found)} internal topics")
 
 
-def _internal(flow: Examined) -> dict[Side, dict[str, NewTopic]]:
-    worker, config = flow.plan.worker, flow.config
-    on_target = {
-        worker.offset_storage_topic: worker.offset_storage_replication_factor,
-        worker.config_storage_topic: worker.config_storage_replication_factor,
-        worker.status_storage_topic: worker.status_storage_replication_factor,
-    }
-    syncs: Side = "source" if config.offset_syncs_topic_location == "source" else "target"
-    other = flow.aliases.target if syncs == "source" else flow.aliases.source
-    on_source = dict[str, int]()
-    if config.emit_offset_syncs_enabled:
-        place = on_source if syncs == "source" else on_target
-        place[flow.policy.offset_syncs_topic(other)] = config.offset_syncs_topic_replication_factor
-    source = flow.flow.source
-    ledger = ledger_topic(source)
+def _factors(topics: Mapping[str, "_Kept"], names: Iterable[str]) -> str:
+    properties = sorted({f"{topics[it].prefix}.replication.factor" for it in names})
+    return f"set {', '.join(properties)} to at most the number of brokers"
+
+
+class _Kept(NamedTuple):
+    """A topic of the flow's own: its replicas, the prefix of the property that says so, and the
+    configs that it must have."""
+
+    factor: int
+    prefix: str
+    configs: Mapping[str, str]
+
+
+def _internal(flow: Examined) -> dict[Side, dict[str, _Kept]]:
+    worker, config, policy = flow.plan.worker, flow.config, flow.policy
+    by_side: dict[Side, dict[str, _Kept]] = {"source": {}, "target": {}}
+    target, source = by_side["target"], flow.flow.source
+    ledger, factor = ledger_topic(source), worker.offset_storage_replication_factor
     ours = ledger, offset_map_topic(source), flows_topic(source), backfill_topic(source)
-    on_target |= dict.fromkeys(ours, worker.offset_storage_replication_factor)
-    by_side: dict[Side, dict[str, int]] = {"source": on_source, "target": on_target}
-    return {
-        side: {
-            name: NewTopic(name, 1, factor, _KEPT if name == ledger else _COMPACTED)
-            for name, factor in topics.items()
-        }
-        for side, topics in by_side.items()
-    }
+    for prefix, name, replicas in (
+        ("config.storage", worker.config_storage_topic, worker.config_storage_replication_factor),
+        ("status.storage", worker.status_storage_topic, worker.status_storage_replication_factor),
+        *(("offset.storage", name, factor) for name in (worker.offset_storage_topic, *ours)),
+    ):
+        target[name] = _Kept(replicas, prefix, _KEPT if name == ledger else _COMPACTED)
+    if config.emit_offset_syncs_enabled:
+        side: Side = "source" if config.offset_syncs_topic_location == "source" else "target"
+        other = flow.aliases.target if side == "source" else flow.aliases.source
+        by_side[side][policy.offset_syncs_topic(other)] = _Kept(
+            config.offset_syncs_topic_replication_factor, "offset-syncs.topic", _COMPACTED
+        )
+    if flow.has_checkpoints:
+        checkpoints = parse_config(MirrorCheckpointConfig, flow.of_groups)
+        if checkpoints.emit_checkpoints_enabled:
+            target[policy.checkpoints_topic(flow.aliases.source)] = _Kept(
+                checkpoints.checkpoints_topic_replication_factor, "checkpoints.topic", _COMPACTED
+            )
+    heartbeat = flow.plan.connectors.get(HEARTBEAT_NAME)
+    if heartbeat is not None:
+        heartbeats = parse_config(MirrorHeartbeatConfig, flow.plan.resolve(heartbeat))
+        if heartbeats.emit_heartbeats_enabled:
+            target[policy.heartbeats_topic()] = _Kept(
+                heartbeats.heartbeats_topic_replication_factor, "heartbeats.topic", {}
+            )
+    return by_side
 
 
 _COMPACTED: Final = {"cleanup.policy": "compact"}
@@ -500,9 +528,11 @@ _KEPT: Final = {"cleanup.policy": "delete", "retention.ms": "-1"}
 """Of the ledger, whose events have no key."""
 
 
-async def creatable(opened: OpenedSide, topics: dict[str, NewTopic]) -> AsyncIterator[Row]:
+async def creatable(
+    opened: OpenedSide, topics: dict[str, NewTopic], factors: Callable[[Iterable[str]], str]
+) -> AsyncIterator[Row]:
     """Ask the controller whether topics could be created, without creating them; one row for each
-    cause."""
+    cause; ``factors`` tells what to do where it has too few brokers for some."""
     causes: dict[tuple[int, str, str], list[str]] = {}
     answers = await opened.admin.create_topics([*topics.values()], validate_only=True)
     for name, error in answers.items():
@@ -515,7 +545,9 @@ async def creatable(opened: OpenedSide, topics: dict[str, NewTopic]) -> AsyncIte
             yield _missing_create(opened, names)
         else:
             yield Row(
-                Level.ERROR, f"{opened.alias}: {some(names)} cannot be created: {text}", remedy
+                Level.ERROR,
+                f"{opened.alias}: {some(names)} cannot be created: {text}",
+                factors(names) if code == INVALID_REPLICATION_FACTOR else remedy,
             )
     if topics and not causes:
         yield Row(Level.OK, f"{opened.alias}: {len(topics)} topics can be created")

@@ -283,6 +283,7 @@ async def _opened(plan: FlowPlan, clock: Clock, shared: Shared) -> tuple[Examine
     opened = await asyncio.gather(*(shared.side(plan.name, connector, it) for it in SIDES))
     rows: list[Row] = []
     cause, now = await _in_force(plan, opened[1], clock, shared)
+    was_enabled = enabled(connector)
     if now is not None and now.connector is not None:
         checkpoints = now.checkpoints
     if now is not None and now.connector not in (None, connector):
@@ -295,7 +296,17 @@ async def _opened(plan: FlowPlan, clock: Clock, shared: Shared) -> tuple[Examine
                 f"changes made over REST are not known, the file alone counts: {cause}",
             )
         )
-    if not enabled(connector):
+    if was_enabled and now is not None and not enabled(now.connector or {"enabled": "false"}):
+        rows.append(
+            Row(
+                Level.WARNING,
+                "the file enables it, and a change over REST took it away or disabled it: nothing "
+                "is copied",
+                f"mm2py flow history '{plan.name}' has who did it; mm2py flow rollback "
+                f"'{plan.name}' 0 returns to the file",
+            )
+        )
+    elif not enabled(connector):
         rows.append(
             Row(
                 Level.WARNING,

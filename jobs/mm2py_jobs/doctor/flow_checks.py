@@ -124,13 +124,12 @@ async def gone_topics(flow: Examined) -> AsyncIterator[Row]:
 async def new_copies(flow: Examined) -> AsyncIterator[Row]:
     """Copies that are not there yet could be created as ``replication.factor`` asks."""
     wanted = {it.name: it for it in await flow.new_topics()}
-    async for row in creatable(flow.sides["target"], wanted):
-        is_factor = row.level is Level.ERROR and "REPLICATION" in row.text
-        remedy = (
-            f"set replication.factor (now {flow.config.replication_factor}) to at most the "
-            "number of brokers"
-        )
-        yield row._replace(remedy=remedy) if is_factor else row
+    remedy = (
+        f"set replication.factor (now {flow.config.replication_factor}) to at most the "
+        "number of brokers"
+    )
+    async for row in creatable(flow.sides["target"], wanted, lambda _names: remedy):
+        yield row
 
 
 async def limits(flow: Examined) -> AsyncIterator[Row]:
