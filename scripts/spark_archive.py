@@ -2,7 +2,7 @@
 
 Flow: wheel of mm2py (with its C kernel) + files of the installed packages that it requires -> ``lib`` -> dist/mm2py-spark.tar.gz.
 ``bin/python`` in it starts the Python of the executor with that ``lib``, so the archive works wherever it is unpacked. pyspark is
-left out: executors have Spark's own.
+left out: executors have Spark's own. pandas is for the driver, which is a container of YARN in cluster mode.
 """
 
 import platform
@@ -21,8 +21,7 @@ from packaging.requirements import Requirement
 
 ROOT: Final = Path(__file__).parents[1]
 ARCHIVE: Final = "mm2py-spark.tar.gz"
-_OF_SPARK: Final = frozenset({"pyspark", "pandas"})
-"""Executors have the first; the second is only for frames of the driver."""
+_OF_SPARK: Final = "pyspark"
 
 _START: Final = """\
 #!/bin/sh
@@ -77,7 +76,7 @@ def _required(root: str) -> list[Distribution]:
             needed = Requirement(text)
             key = re.sub(r"[-_.]+", "-", needed.name).lower()
             wanted = needed.marker is None or needed.marker.evaluate({"extra": extra})
-            if key in found or key in _OF_SPARK or not wanted:
+            if key in found or key == _OF_SPARK or not wanted:
                 continue
             found[key] = distribution(key)
             pending += [(key, each) for each in ("", *needed.extras)]

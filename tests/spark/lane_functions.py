@@ -4,9 +4,11 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import cast
+
+import pyarrow as pa
 
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.errors import AuthenticationError, RequestTimedOutError
@@ -133,3 +135,19 @@ def beside_another(lane: Mapping[str, object]) -> Mapping[str, object]:
 def until_marked(lane: Mapping[str, object]) -> Mapping[str, object]:
     """Wait as ``until_there``; answer as lanes of ``answers_of`` do."""
     return {"partitions": [], **until_there(lane)}
+
+
+def held_rows(
+    mark: str, first: int
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return what hands the rows of a task on, for ``mapInArrow``: from number ``first`` on when a file is there."""
+
+    def handed_on(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        rows = 0
+        for batch in batches:
+            if rows >= first:
+                until_there({"mark": mark})
+            rows += batch.num_rows
+            yield batch
+
+    return handed_on

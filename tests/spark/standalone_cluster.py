@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Self, final
@@ -23,6 +24,9 @@ from tests.spark.backfill_process import executors_below, signal_process, spark_
 _MASTER: Final = "org.apache.spark.deploy.master.Master"
 _WORKER: Final = "org.apache.spark.deploy.worker.Worker"
 START_S: Final = 400.0
+HOME: Final = Path(pyspark.__file__).parent
+BARE_PATH: Final = os.pathsep.join((f"{sys.base_prefix}/bin", os.defpath))
+"""Of a machine with the Python that this environment was made from, but without the environment."""
 QUICK_JVM: Final = "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"
 """Of what schedules for minutes: the quick compiler alone is half of its start."""
 
@@ -136,7 +140,6 @@ class StandaloneCluster:
 
 
 def _started(log: Path, main: str, *options: str) -> "subprocess.Popen[bytes]":
-    home = Path(pyspark.__file__).parent
     java = [
         str(find_java().executable),
         *QUICK_JVM,
@@ -147,14 +150,14 @@ def _started(log: Path, main: str, *options: str) -> "subprocess.Popen[bytes]":
     java.append("--add-opens=java.base/sun.nio.ch=ALL-UNNAMED")
     with log.open("wb") as out:
         process = subprocess.Popen(
-            [*java, "-cp", str(home / "jars" / "*"), main, "--host", "127.0.0.1", *options],
+            [*java, "-cp", str(HOME / "jars" / "*"), main, "--host", "127.0.0.1", *options],
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=out,
             start_new_session=True,
             env={
                 **os.environ,
-                "SPARK_HOME": str(home),
+                "SPARK_HOME": str(HOME),
                 "SPARK_LOCAL_IP": "127.0.0.1",
                 "SPARK_SCALA_VERSION": "2.13",  # as bin/load-spark-env.sh
             },

@@ -3,7 +3,9 @@
 import asyncio
 import json
 import os
+import shutil
 import signal
+import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,6 +13,7 @@ from pathlib import Path
 from typing import Final, cast
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from mm2py.clock import SYSTEM_CLOCK
@@ -53,6 +56,7 @@ from tests.spark.test_verify import differences_of, report_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(900)]
 
+PAGE: Final = Path(__file__).parents[2] / "docs/reference/jobs.md"
 OLD_MS: Final = 1_700_000_000_000 - YEAR_MS
 Row = dict[str, object]
 
@@ -545,6 +549,46 @@ def test_records_are_rows_that_any_parquet_reader_has_and_cannot_be_restored(
     assert "shape records" in str(restored(flow, setup.folder, code=1))
     with pytest.raises(ConfigError, match="shape=records"):
         archived(lanes_session, flow, topic, setup.folder)
+
+
+def test_the_program_of_the_page_makes_an_iceberg_table_of_an_archive_and_adds_what_is_new(
+    setup: Setup, lanes_session: OpenSession
+) -> None:
+    """A file that a killed run has left, which no manifest names, stays out of it."""
+    catalogs = pytest.importorskip("pyiceberg.catalog", reason="pip install 'pyiceberg[pyarrow,sql-sqlite]'")  # fmt: skip
+    topic, home = setup.topic("lake", 3), setup.folder
+    flow = setup.flow(topic, {"{source}.consumer.isolation.level": "read_committed"})
+    where = {"type": "sql", "uri": f"sqlite:///{home}/catalog.db", "warehouse": f"{home}/tables"}
+    (home / "tables").mkdir()
+    (home / ".pyiceberg.yaml").write_text(yaml.safe_dump({"catalog": {"lake": where}}))
+    section = PAGE.read_text("utf-8").partition("### An archive as an Iceberg table")[2]
+    program = section.partition("```python\n")[2].partition("```")[0]
+    for turn in range(2):
+        write(setup.a, topic, [*old_records(900, 0, turn), *old_records(100, 1, turn)])
+        write_mixed(setup.a, topic, 10, 10, turn=turn)
+        folder = f"{archived(lanes_session, flow, topic, home, Shape.RECORDS)['path']}/topic={topic}"  # fmt: skip
+        left = next(Path(folder).glob("partition=0/*.parquet"))
+        shutil.copy(left, left.with_suffix(".left.parquet"))
+        for _ in range(2):
+            done = subprocess.run(
+                [sys.executable, "-c", program.replace("/backup/A-B/topic=orders", folder)],
+                check=False,
+                capture_output=True,
+                text=True,
+                env={**os.environ, "HOME": str(home), "PYTHONPATH": os.pathsep.join(sys.path)},
+            )
+            assert done.returncode == 0, done.stderr
+        table = catalogs.load_catalog("lake", **where).load_table("kafka.orders")
+        rows = [
+            (row["partition"], row["offset"], row["timestamp"].timestamp(), row["key"], row["value"],
+             tuple((it["key"], it["value"]) for it in row["headers"]))
+            for row in table.scan().to_arrow().to_pylist()
+        ]  # fmt: skip
+        assert sorted(rows, key=lambda row: row[:2]) == [
+            (number, offset, it.timestamp_ms / 1_000, it.key, it.value, it.headers)
+            for number, log in sorted(read(setup.a, topic, committed=True).items())
+            for offset, it in zip(log.offsets, log.records, strict=True)
+        ]
 
 
 def test_a_full_disk_stops_with_what_was_published_and_the_next_run_continues(

@@ -29,6 +29,7 @@ print(query.exception())
 """
 
 
+@pytest.mark.parametrize("connect", ["here", "archive"], indirect=True)
 def test_topics_are_read_and_written_in_batches_and_streams(setup: Setup, connect: str) -> None:
     source, target = setup.topic("over-connect", 2), setup.topic("copied", 2)
     write(setup.a, source, [Sent(n % 2, b"%d" % n) for n in range(300)])

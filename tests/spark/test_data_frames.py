@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from typing import Any, Final, NamedTuple, cast
 
@@ -9,6 +10,7 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame
 from pyspark.sql.datasource import DataSource, DataSourceReader, EqualTo, Filter, InputPartition
 from pyspark.sql.types import (
     ArrayType,
@@ -453,6 +455,42 @@ def test_a_stream_from_topic_to_topic_continues_from_its_checkpoint(
         write(setup.a, source, [Sent(n % 2, b"%d %d" % (turn, n)) for n in range(100)])
         run_once()
     assert values(read(setup.b, target)) == values(read(setup.a, source))
+
+
+def test_in_another_thread_spark_finds_a_sink_in_python_once_that_has_made_a_frame(
+    setup: Setup, lanes_session: OpenSession
+) -> None:
+    """Why docs/reference/jobs.md says so; where this fails, Spark has mended it."""
+    topic, spark = setup.topic("thread"), lanes_session.spark
+    frame = spark.range(3).selectExpr("CAST(id AS STRING) value")
+    options = {SERVERS: setup.a.bootstrap_servers, "topic": topic}
+
+    def save() -> None:
+        frame.write.format("mm2py").options(**options).mode("append").save()
+
+    with ThreadPoolExecutor(1) as threads:
+        with pytest.raises(Exception, match="DATA_SOURCE_NOT_FOUND"):
+            threads.submit(save).result()
+        threads.submit(spark.createDataFrame, [(1,)], "a int").result()
+        threads.submit(save).result()
+    assert values(read(setup.a, topic)) == [b"0", b"1", b"2"]
+
+
+def test_a_frame_of_a_micro_batch_is_written_by_the_function_that_gets_it(
+    setup: Setup, lanes_session: OpenSession
+) -> None:
+    source, target, spark = setup.topic("each", 2), setup.topic("batch", 2), lanes_session.spark
+    write(setup.a, source, [Sent(n % 2, b"%d" % n) for n in range(100)])
+    options = {SERVERS: setup.a.bootstrap_servers, "topic": target}
+
+    def save(frame: DataFrame, _number: int) -> None:
+        frame.select("value").write.format("mm2py").options(**options).mode("append").save()
+
+    stream = spark.readStream.format("mm2py").option(SERVERS, setup.a.bootstrap_servers)
+    frame = stream.options(subscribe=source, startingOffsets="earliest").load()
+    query = frame.writeStream.foreachBatch(save).trigger(availableNow=True)
+    assert query.option("checkpointLocation", str(setup.folder)).start().awaitTermination(120)
+    assert values(read(setup.a, target)) == values(read(setup.a, source))
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, Self, cast, final
 
-import pyspark
 import pytest
 
 import mm2py_cli
@@ -25,7 +24,7 @@ from tests.integration.mirror_process import until
 from tests.kit.kafka.jars import Jar, cache_dir, fetch
 from tests.kit.kafka.ports import free_ports
 from tests.kit.kafka.reaper import REAPER
-from tests.spark.standalone_cluster import QUICK_JVM, START_S
+from tests.spark.standalone_cluster import BARE_PATH, HOME, QUICK_JVM, START_S
 
 _JARS: Final = {
     "org.apache.hadoop:hadoop-client-minicluster:3.5.0": "06772d24529e59939915979b3edba204d367750ef7dc5120411f35221dd4818c",
@@ -51,7 +50,9 @@ _SETTINGS: Final = {
     "nodemanager.env-whitelist": "JAVA_HOME,HADOOP_CONF_DIR,PATH",
     "scheduler.minimum-allocation-mb": "64",
 }
-HOME: Final = Path(pyspark.__file__).parent
+_SHIPPED: Final = "./environment/bin/python"
+_OURS: Final = ("PYSPARK_PYTHON", "PYTHONPATH")
+"""Spark would hand them on to containers."""
 MAIN: Final = Path(mm2py_cli.__path__[0], "__main__.py")
 
 
@@ -99,9 +100,15 @@ class YarnCluster:
     def __exit__(self, *_exception: object) -> None:
         self.kill()
 
-    def submit(self, mode: str, words: Sequence[str], **settings: str) -> "subprocess.CompletedProcess[str]":  # fmt: skip
-        """Run a command of ours on it in a mode of ``--deploy-mode``, until it has ended."""
-        python, here = str(Path(sys.executable).absolute()), os.pathsep.join(sys.path)
+    def submit(
+        self, mode: str, words: Sequence[str], archive: Path, **settings: str
+    ) -> "subprocess.CompletedProcess[str]":
+        """Run a command of ours on it in a mode of ``--deploy-mode``, until it has ended.
+
+        Containers have the Python that this one was made from, and of ours what is in ``archive``.
+        """
+        python = str(Path(sys.executable).absolute())
+        here = {"spark.pyspark.driver.python": python, "spark.pyspark.python": _SHIPPED}
         conf = {
             "spark.yarn.jars": f"local:{HOME}/jars/*",  # else each run copies 400 MB of them
             "spark.yarn.stagingDir": (self._folder / "staging").as_uri(),
@@ -110,13 +117,14 @@ class YarnCluster:
             "spark.executor.instances": "1",
             "spark.executor.cores": "2",
             "spark.executor.memory": "512m",
-            "spark.pyspark.python": python,
-            "spark.yarn.appMasterEnv.PYTHONPATH": here,
-            "spark.executorEnv.PYTHONPATH": here,
+            "spark.executorEnv.PATH": BARE_PATH,
+            "spark.yarn.appMasterEnv.PATH": BARE_PATH,
+            **(here if mode == "client" else {"spark.yarn.appMasterEnv.PYSPARK_PYTHON": _SHIPPED}),
             **{name.replace("_", "."): text for name, text in settings.items()},
         }
         options = [word for it in conf.items() for word in ("--conf", "=".join(it))]
         command = [HOME / "bin" / "spark-submit", "--master", "yarn", "--deploy-mode", mode]
+        command += ["--archives", f"{archive}#environment"]
         return subprocess.run(
             [*map(str, command), *options, str(MAIN), *words],
             check=False,
@@ -124,13 +132,11 @@ class YarnCluster:
             text=True,
             timeout=START_S,
             env={
-                **os.environ,
+                **{name: text for name, text in os.environ.items() if name not in _OURS},
                 "HADOOP_CONF_DIR": str(self.conf),
                 "SPARK_HOME": str(HOME),
                 "SPARK_LOCAL_IP": "127.0.0.1",
                 "JAVA_HOME": str(find_java().executable.resolve().parent.parent),
-                "PYSPARK_PYTHON": python,
-                "PYTHONPATH": here,
             },
         )
 

@@ -269,15 +269,15 @@ class RowSender:
 
     async def _patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
         """Ask until there is an answer, as long as the target may take nothing."""
-        pauses = self._pauses()
+        pauses, cause = self._pauses(), ""
         while True:
-            cause = ""
             try:
                 return await asyncio.wait_for(ask(), max(0.0, self._left_s()))
             except RetriableError as error:
                 cause = error.message
             except TimeoutError:
-                cause = self._cluster.unreached
+                # Amid a pause before its next attempt to connect, or inside a call that repeats.
+                cause = self._cluster.unreached or cause
             self._check_idle(cause)
             await self._clock.sleep(pauses.next_s())
 
@@ -299,6 +299,6 @@ class RowSender:
         raise FatalError(
             f"the target has taken nothing for {self._timeout_s:g} s (delivery.timeout.ms), "
             f"{self.rows - self._acknowledged} records wait: "
-            f"{cause or next(iter(known), 'no answer')}",
+            f"{cause or next(iter(known), '') or self._cluster.unreached or 'no answer'}",
             remedy="look whether its brokers can be reached and take records",
         )
