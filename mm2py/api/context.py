@@ -49,7 +49,7 @@ class EventKind(StrEnum):
     REFUSED = "refused"
     """The target or the source refuses it for another reason."""
     SKIPPED = "skipped"
-    """Left out by a policy."""
+    """The position was set past it or removed, and no program has copied it."""
     TARGET_LOST = "target-lost"
     """Copied already, but the target lost it: an unclean election there, or its topic was created
     again."""

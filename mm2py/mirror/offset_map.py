@@ -172,6 +172,20 @@ class PartitionMap:
         return min(it.source for it in newest), max(it.source_end for it in newest) - 1
 
     @property
+    def skipped(self) -> tuple[int, int] | None:
+        """The first and last source offset of what was passed last, where the next copy followed
+        the one before it on the target, as far as the open page has it: no program copied them."""
+        grows = Segment(self._source, self._records, self._target)
+        behind = grows if self._records else None
+        for it in reversed(self._segments):
+            if it.mark is Mark.UNKNOWN:
+                is_next = behind is not None and behind.target == it.target
+                return (it.source, it.source_end - 1) if is_next else None
+            if it.mark is Mark.COPIED:
+                behind = it
+        return None
+
+    @property
     def has_older_pages(self) -> bool:
         """Whether there is any page that may expire."""
         return bool(self._older)
@@ -277,6 +291,13 @@ class PartitionMap:
     def begin_at(self, position: int) -> None:
         """The copy begins at a position of which the map, which is empty, knows nothing (8)."""
         self.begins, self._covered = position, 0
+
+    def begin_after(self, position: int) -> None:
+        """The copy begins at a position that no stored one led to, after what was copied before."""
+        end = max((it.source_end for it in self._segments if it.mark is Mark.COPIED), default=0)
+        first = max(end, self.covered)
+        if first < position:
+            self.note(Segment(first, position - first, 0, Mark.UNKNOWN))
 
     def cover(self, position: int) -> None:
         """Everything below this source offset is copied or needs no copy."""

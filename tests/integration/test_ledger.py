@@ -1,5 +1,6 @@
 """The loss ledger on real brokers: what was lost is in it, exactly, and nothing else ever is."""
 
+import json
 import random
 from collections import Counter
 from collections.abc import Sequence
@@ -19,10 +20,20 @@ from tests.integration.ledger_scenes import (
     frozen_round,
     wait_for_entries,
 )
-from tests.integration.mirror_process import PROMPT, Flow, Mirror, running, until
+from tests.integration.mirror_process import PROMPT, Flow, Mirror, command_here, running, until
+from tests.integration.rest_asking import ask, public_url
 from tests.integration.setups import Setup
 from tests.integration.several_workers import CALM, Workers
-from tests.integration.traffic import Sent, assert_equal, committed_positions, ends, read, write
+from tests.integration.traffic import (
+    Sent,
+    assert_equal,
+    commit,
+    committed,
+    committed_positions,
+    ends,
+    read,
+    write,
+)
 from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
@@ -313,3 +324,51 @@ def test_records_of_a_copy_that_was_deleted_on_the_target_are_in_the_ledger(setu
         assert wait_for_entries(flow, 1, mirror) == [Entry("target-lost", topic, 0, 0, 9, "")]
         until(lambda: committed_positions(flow, topic) == {0: 12}, 90, "commit", alive=mirror)
     assert [record.value for record in read(setup.b, remote)[0].records] == [b"10", b"11", b"12"]
+
+
+def test_what_a_position_is_set_past_is_named_and_moves_no_group_past_unread_records(
+    setup: Setup,
+) -> None:
+    """Over REST, as for a record that cannot be copied: before the flow goes on behind it, and since."""
+    topic, group = setup.topic("set-past"), setup.unique("billing")
+    flow = setup.flow(topic, {**PROMPT, "{source}->{target}.sync.group.offsets.enabled": "true"})
+    remote = flow.remote(topic)
+    write(setup.a, topic, [Sent(0, b"%d" % n) for n in range(40)])
+    with running(flow.file) as mirror:
+        url = public_url(mirror)
+        environ = {"MM2PY_URL": url, "NO_COLOR": "1"}
+        connector = f"{url}{flow.name.replace('->', '/')}/connectors/MirrorSourceConnector"
+        partition = {"cluster": flow.source_alias, "topic": topic, "partition": 0}
+        change = {"offsets": [{"partition": partition, "offset": {"offset": 59}}]}
+
+        def problems() -> str:
+            words = ("failover", flow.file, "--flow", flow.name, "--plan", "-o", "json")
+            return str(json.loads(command_here(*words, environ=environ).stdout)["topics"])
+
+        until(lambda: committed_positions(flow, topic) == {0: 39}, 90, "commit", alive=mirror)
+        assert "were not copied" not in problems()
+        assert ask(f"{connector}/stop", "PUT")[0] == 204
+        until(
+            lambda: ask(f"{connector}/offsets", "PATCH", change)[0] == 200,
+            90,
+            "the position is set",
+            alive=mirror,
+        )
+        write(setup.a, topic, [Sent(0, b"%d" % n) for n in range(40, 60)])
+        assert "20 offsets of partition 0 were not copied" in problems()
+        assert ask(f"{connector}/resume", "PUT")[0] == 202
+        write(setup.a, topic, [Sent(0, b"%d" % n) for n in range(60, 65)])
+        until(lambda: ends(setup.b, remote) == {0: 45}, 90, "the rest", alive=mirror)
+        assert wait_for_entries(flow, 1, mirror) == [Entry("skipped", topic, 0, 40, 59, "")]
+        commit(setup.a, group, topic, {0: 50})
+        until(lambda: committed(setup.b, group, remote)[0] >= 0, 90, "the group", alive=mirror)
+        assert 0 < committed(setup.b, group, remote)[0] <= 40
+        assert "20 offsets of partition 0 were not copied" in problems()
+        until(lambda: committed_positions(flow, topic) == {0: 64}, 90, "commit", alive=mirror)
+    words = ("verify", flow.file, "--flow", flow.name, "--tier", "0", "-o", "json")
+    report = json.loads(command_here(*words).stdout)
+    assert report["equal"] is False
+    assert f"{topic}-0: source offsets 40 to 60 were" in str(report["not_compared"])
+    assert [it.value for it in read(setup.b, remote)[0].records[40:]] == [
+        b"%d" % n for n in range(60, 65)
+    ]

@@ -51,6 +51,15 @@ class KnownMap:
         ]
         return valid_segments(tuple(found))
 
+    def target_spans(self) -> list[tuple[Segment, int]]:
+        """Return the target offsets of all copies as if they were source offsets, as
+        ``not_copied`` takes them."""
+        return [
+            (Segment(it.target, it.records, it.source), it.target_end)
+            for it, _ in self.segments()
+            if it.mark is Mark.COPIED
+        ]
+
 
 def lost_copies(known: KnownMap) -> list[tuple[int, int]]:
     """Return the ranges of source offsets that were copied, then lost by the target, and not copied

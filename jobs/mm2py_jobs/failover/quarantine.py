@@ -7,7 +7,7 @@ plus a header with the source offset, by which a later run knows what is already
 """
 
 from bisect import bisect_right
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from operator import itemgetter
@@ -19,7 +19,7 @@ from mm2py.client.connect.cluster import Cluster
 from mm2py.client.permit import UNLIMITED
 from mm2py.client.send.record_writer import RecordWriter
 from mm2py.clock import each_of
-from mm2py.errors import ServerError
+from mm2py.errors import PartitionError, ProtocolError, ServerError
 from mm2py.mirror.failovers import LogPlace, Tail, quarantine_topic
 from mm2py.mirror.ledger import LedgerRecord, encode_ledger_record, ledger_topic, topic_id_text
 from mm2py.mirror.offset_lookup import beginning_of
@@ -322,6 +322,25 @@ async def _first_own(
 
     found = await each_of(looks, first_of, at_once=_AT_ONCE)
     return {tp: offset for (tp, _, _), offset in zip(looks, found, strict=True)}
+
+
+async def has_records(
+    source: Cluster,
+    tp: TopicPartition,
+    ranges: Sequence[tuple[int, int]],
+    looping: Collection[int],
+) -> bool:
+    """Whether there is a record in these ranges that the flow would copy, or one that cannot be
+    read; ``looping`` are producers whose batches it drops."""
+    reader = RangeReader(source, read_committed=False, fetch_bytes=HOLE_BYTES)
+    try:
+        for first, end in ranges:
+            async for batches in reader.read(tp, first, end):
+                if any(producer_of(it) not in looping for it in batches):
+                    return True
+    except (PartitionError, ProtocolError):
+        return True
+    return False
 
 
 async def first_own_records(

@@ -9,7 +9,7 @@ know of it. ``time_plan`` asks the questions of each step besides -> ``TimedPlan
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar, final
 
 from mm2py.api.context import PartitionState
@@ -27,10 +27,10 @@ from mm2py.observability.logging import some_of
 from mm2py.protocol.acls import Acl
 from mm2py.protocol.configs import ConfigEntry
 from mm2py.protocol.topics import is_another_topic
-from mm2py.types import FlowName, TopicPartition
+from mm2py.types import LATEST, FlowName, TopicPartition
 from mm2py_connectors.acl_sync import remote_acls
 from mm2py_connectors.config_sync import config_operations
-from mm2py_jobs.copy.known_maps import known_maps, lost_copies
+from mm2py_jobs.copy.known_maps import known_maps, lost_copies, not_copied
 from mm2py_jobs.copy.survey import Known
 from mm2py_jobs.copy_limits import limits_of
 from mm2py_jobs.failover.clusters import FailoverClusters
@@ -47,8 +47,9 @@ from mm2py_jobs.failover.plan import (
     TopicRow,
     WriterRow,
 )
+from mm2py_jobs.failover.quarantine import has_records
 from mm2py_jobs.failover.steps import FailoverSides
-from mm2py_jobs.log.log_ends import log_ends
+from mm2py_jobs.log.log_ends import LogEnds, log_ends
 from mm2py_jobs.log.open_transactions import first_stamps
 from mm2py_jobs.open_flow import flow_in_force
 
@@ -291,7 +292,7 @@ class _SurveyedSource:
         for tp, cause in sorted((self._stuck or {}).items()):
             self._problems.note(tp.topic, f"partition {tp.partition} is {cause}")
         await self._check_copies(progress)
-        await self._check_lost_copies(progress)
+        await self._check_maps(progress)
         await self._check_configs(names)
         await self._check_acls()
         tails = defaultdict[str, list[Tail]](list)
@@ -380,17 +381,23 @@ class _SurveyedSource:
                     f" what clients wrote there before is on {clusters.name.source} alone",
                 )
 
-    async def _check_lost_copies(self, progress: DriverProgress) -> None:
-        """Note what was copied and is not on the target any more, though the source has it: clients
-        would not find it there."""
+    async def _check_maps(self, progress: DriverProgress) -> None:
+        """Note what was copied and is not on the target any more, or was skipped, though the source
+        has it: clients would not find it there."""
         clusters = self._clusters
-        lost = {
-            tp: ranges
-            for tp, known in (await known_maps(clusters.target, clusters.name.source)).items()
-            if tp in progress.ends and (ranges := lost_copies(known))
-        }
+        known = await clusters.known()  # before the maps: a flow that copies writes these first
+        maps = await known_maps(clusters.target, clusters.name.source)
+        known = replace(known, maps={tp: it for tp, it in maps.items() if tp in progress.ends})
+        lost = {tp: ranges for tp, it in known.maps.items() if (ranges := lost_copies(it))}
+        passed = [
+            tp
+            for tp, it in known.maps.items()
+            if known.passed(tp)
+            and not is_another_topic(it.newest.source_id, clusters.source_ids[tp.topic])
+        ]
         async with clusters.source() as source:
-            logs = await log_ends(source, list(lost), read_committed=False)
+            logs = await log_ends(source, [*{*lost, *passed}], read_committed=False)
+        await self._check_passed(known, {tp: logs[tp] for tp in passed})
         for tp, ranges in lost.items():
             start = logs[tp].start
             offsets = sum(max(0, end - max(first, start)) for first, end in ranges)
@@ -403,6 +410,45 @@ class _SurveyedSource:
                     f"'{clusters.name}' says how they are copied again",
                     is_gap=True,
                 )
+
+    async def _check_passed(self, known: Known, logs: Mapping[TopicPartition, LogEnds]) -> None:
+        """Note what positions were set past. It is no gap: who set them has accepted it."""
+        if not logs:
+            return
+        clusters = self._clusters
+        copies = {tp: clusters.copy_of(tp) for tp in logs}
+        ends = await Admin(clusters.target).list_offsets(dict.fromkeys(copies.values(), LATEST))
+        async with clusters.source() as source:
+            back = await known_maps(source, clusters.name.target) if clusters.keeps_names else {}
+            looping = await clusters.source_looping()
+            for tp, copy in copies.items():
+                # What the flow back has copied was on the target before.
+                came_back = back[copy].target_spans() if copy in back else ()
+                passed = [
+                    it for it in known.passed(tp, ends[copy].offset) if it.room < it.end - it.first
+                ]
+                ranges = [
+                    left
+                    for it in passed
+                    for left in not_copied(
+                        max(it.first, logs[tp].start), min(it.end, logs[tp].end), came_back
+                    )
+                ]
+                if await has_records(source, tp, ranges, looping):
+                    offsets = sum(end - first for first, end in ranges)
+                    self._note_passed(tp, offsets, is_sure=not any(it.room for it in passed))
+
+    def _note_passed(self, tp: TopicPartition, offsets: int, *, is_sure: bool) -> None:
+        name = self._clusters.name
+        self._problems.note(
+            tp.topic,
+            f"{offsets} offsets of partition {tp.partition} were not copied, as its position was "
+            f"set past them: {name.target} does not have them"
+            if is_sure
+            else f"up to {offsets} offsets of partition {tp.partition} were not copied: its "
+            "position was set past them, or another program copied them; mm2py verify FILE --flow "
+            f"'{name}' names them",
+        )
 
     async def _check_configs(self, names: Sequence[str]) -> None:
         clusters = self._clusters

@@ -99,6 +99,11 @@ class TaskOffsetMaps:
         self.on_count: Callable[[TopicPartition, Behind], None] = lambda _partition, _behind: None
         """Called for partitions that wait, when their lane begins."""
         self.on_loss: Callable[[TopicPartition, TargetLoss], None] = lambda _partition, _loss: None
+        self.on_skip: Callable[[TopicPartition, int, int], None] = (
+            lambda _partition, _first, _last: None
+        )
+        """Called when a copy begins at a position that was set past these source offsets, with
+        nothing of them on the target."""
         self.on_refusal: Callable[[str], None] = _log_refusal
         """Called with the reason why maps cannot be kept, and with an empty text when they are
         again."""
@@ -260,6 +265,8 @@ class TaskOffsetMaps:
             if source in self._astray:
                 partition_map.anchor(max(partition_map.position, 0), end)
                 self._astray.discard(source)
+                if (skipped := partition_map.skipped) is not None:
+                    self.on_skip(source, *skipped)
             elif partition_map.target_end < 0:
                 begin = end if partition_map.former_end < 0 else min(end, partition_map.former_end)
                 partition_map.anchor(
@@ -323,10 +330,13 @@ class TaskOffsetMaps:
         self._unsettled.update(positions)
 
     def begin_at(self, partition: TopicPartition, position: int) -> None:
-        """Note that a copy without a stored position begins above the start of the source's log."""
+        """Note that a copy without a stored position begins above the start of the source's log,
+        perhaps after copies that were made before the position was removed."""
         partition_map = self.of(partition)
         if partition_map.is_empty:
             partition_map.begin_at(position)
+        else:
+            partition_map.begin_after(position)
 
     def cover(self, partition: TopicPartition, offset: int) -> None:
         """Everything up to a source offset is copied or needs no copy."""

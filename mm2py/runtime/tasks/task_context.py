@@ -68,6 +68,7 @@ MAY_BE_BEHIND: Final = (
 NOT_READ: Final = "; some of the first of them may be on the target, whose log was not read"
 BEHIND: Final = "; the {records} records before them had been copied by a task that was killed"
 NOTED_BEFORE: Final = "deleted before it was copied, as a task noticed that has ended since"
+SET_PAST: Final = "the stored position was set past them or removed, and no program copied them"
 LOST_BEFORE: Final = "lost by the target, as a task noticed that has ended since"
 WITHOUT_LOSS: Final = {
     EventKind.TRUNCATION: "the source's log was cut, nothing that was copied is known to be gone",
@@ -85,7 +86,7 @@ def policy_of(policies: LossPolicies, kind: EventKind) -> str:
     records both."""
     if kind.stops:
         return f"partition.failure.policy={policies.partition_failure_policy}"
-    if kind in (EventKind.MAY_BE_DOUBLED, EventKind.TARGET_LOST):
+    if kind in (EventKind.MAY_BE_DOUBLED, EventKind.TARGET_LOST, EventKind.SKIPPED):
         return ""
     if kind is EventKind.RECREATED and policies.gap_policy != "fail":
         return f"recreate.policy={policies.recreate_policy}"
@@ -148,7 +149,7 @@ class WorkerTaskContext:
         self._policies = policies or LossPolicies()
         self.maps = maps or TaskOffsetMaps(NoMapStore())
         """Where the records of the task's partitions are on the target."""
-        self.maps.on_loss = self.report_target_loss
+        self.maps.on_loss, self.maps.on_skip = self.report_target_loss, self.report_skip
         self._gaps: dict[TopicPartition, SourceGap] = {}
         """Losses of which a task that was killed may have copied a part, until that is known."""
         self.maps.waits, self.maps.on_count = self._gaps.__contains__, self._settle
@@ -263,6 +264,8 @@ class WorkerTaskContext:
         # The map does not wait for the ledger, and has the end of the log as it is now.
         if (lost := offset_map.target_loss) is not None:
             self._report(EventKind.TARGET_LOST, partition, *lost, LOST_BEFORE, again=True)
+        if (skipped := offset_map.skipped) is not None:
+            self._report(EventKind.SKIPPED, partition, *skipped, SET_PAST, again=True)
         # A crash between the map's write and the position's: the stored position names the topic
         # before.
         if offset_map.follows(position, topic_id):
@@ -548,6 +551,19 @@ class WorkerTaskContext:
                 first,
                 last,
                 text,
+            )
+
+    def report_skip(self, partition: TopicPartition, first: int, last: int) -> None:
+        """Log source offsets that the stored position was set past, of which the target has
+        nothing."""
+        if self._report(EventKind.SKIPPED, partition, first, last, SET_PAST):
+            log.warning(
+                "records are not copied partition=%s first_offset=%d last_offset=%d cause=%s; to "
+                "copy them, stop the connector and set the partition's offset back",
+                partition,
+                first,
+                last,
+                SET_PAST,
             )
 
     def withheld(self) -> Collection[TopicPartition]:

@@ -11,6 +11,7 @@ from typing import Any, Final, cast
 import pytest
 from typer.testing import CliRunner
 
+from mm2py.client.connect.admin import Admin, ListedOffset
 from mm2py.config.class_names import SOURCE_NAME
 from mm2py.errors import RetriableError
 from mm2py.mirror.failovers import (
@@ -586,6 +587,8 @@ class SameNames:
     clock = FakeClock()
     name = names = FlowName(ClusterAlias("A"), ClusterAlias("B"))
     target = source_tables = None
+    forward = Known({}, {})
+    source_ids: Final = {"orders": b"\0" * 16}
     worker: Final = SimpleNamespace(config_storage_topic="mm2-configs.A.internal")
 
     def __init__(self, left: Failover | None = None, read_back: int = -1) -> None:
@@ -595,8 +598,14 @@ class SameNames:
     async def copied(self) -> Mapping[TopicPartition, int]:
         return {ORDERS: 200}
 
+    async def known(self) -> Known:
+        return self.forward
+
     async def known_back(self) -> Known:
         return Known({ORDERS: self._read_back}, {})
+
+    async def source_looping(self) -> frozenset[int]:
+        return frozenset({7})
 
     async def target_looping(self) -> frozenset[int]:
         return frozenset({7})
@@ -622,8 +631,9 @@ class OwnLog:
     """Logs on the target by range: a batch for each offset, of the mirror's producer 7 or of another;
     read side by side."""
 
-    def __init__(self, own: int) -> None:
-        self._own, self._under_way, self._enough = own, 0, asyncio.Event()
+    def __init__(self, own: int, at_once: int = 20) -> None:
+        self._own, self._at_once = own, at_once
+        self._under_way, self._enough = 0, asyncio.Event()
 
     def __call__(self, _cluster: object, *, read_committed: bool, fetch_bytes: int) -> "OwnLog":
         assert not read_committed
@@ -634,7 +644,7 @@ class OwnLog:
         self, _tp: TopicPartition, first: int, end: int
     ) -> AsyncGenerator[list[LogBatch]]:
         self._under_way += 1
-        if self._under_way >= 20:
+        if self._under_way >= self._at_once:
             self._enough.set()
         await self._enough.wait()
         for offset in range(first, end):
@@ -687,6 +697,68 @@ async def test_the_first_record_that_the_flow_back_would_copy_is_found_between_c
     async with asyncio.timeout(10):
         own_from = await first_own_records(clusters, dict.fromkeys(many, back_at))
     assert own_from == dict.fromkeys(many, place)
+
+
+def map_of(*segments: Segment, covered: int = 0) -> KnownMap:
+    ids = b"\0" * 16
+    return KnownMap({0: Page(0, ids, ids, covered, covered, -1, -1, 0, segments)})
+
+
+SET, WHOLE = 60, map_of(Segment(0, 40, 0), covered=40)
+GONE_ON = map_of(
+    Segment(0, 40, 0), Segment(40, 20, 40, Mark.UNKNOWN), Segment(60, 5, 40), covered=65
+)
+SURE = "20 offsets of partition 0 were not copied, as its position was set past them"
+
+
+@pytest.mark.parametrize(
+    ("known", "start", "target_end", "back", "own", "noted"),
+    [
+        (WHOLE, 0, 40, (), 45, SURE),
+        (GONE_ON, 0, 45, (), 45, SURE),
+        (WHOLE, 50, 40, (), 55, "10 offsets of partition 0"),
+        (WHOLE, 60, 40, (), 45, ""),  # the source has deleted them
+        (WHOLE, 0, 60, (), 45, ""),  # another program copied them
+        (WHOLE, 0, 50, (), 45, "up to 20 offsets of partition 0 were not copied: "),
+        (WHOLE, 0, 50, (Segment(0, 20, 40),), 45, ""),  # they came from the target
+        (WHOLE, 0, 50, (Segment(0, 10, 40),), 55, "up to 10 offsets"),
+        (WHOLE, 0, 40, (), 99, ""),  # written by mirrors alone, as the producer ids tell
+        (map_of(Segment(0, 60, 0), covered=60), 0, 60, (), 45, ""),
+    ],
+)
+async def test_a_plan_names_what_a_position_was_set_past(
+    monkeypatch: pytest.MonkeyPatch,
+    known: KnownMap,
+    start: int,
+    target_end: int,
+    back: tuple[Segment, ...],
+    own: int,
+    noted: str,
+) -> None:
+    """The copy would seem complete, and groups move past them."""
+    clusters = SameNames()
+    clusters.forward = Known({ORDERS: max(SET, known.newest.covered)}, {ORDERS: known.newest})
+
+    async def maps_of(_cluster: object, alias: str) -> dict[TopicPartition, KnownMap]:
+        return {ORDERS: known} if alias == "A" else {ORDERS: map_of(*back)}
+
+    async def logs(_cluster: object, asked: Sequence[TopicPartition], **__: object) -> object:
+        return dict.fromkeys(asked, LogEnds(start, 100))
+
+    async def ends(_admin: Admin, asked: Mapping[TopicPartition, int]) -> object:
+        return dict.fromkeys(asked, ListedOffset(target_end))
+
+    monkeypatch.setattr("mm2py_jobs.failover.survey.known_maps", maps_of)
+    monkeypatch.setattr("mm2py_jobs.failover.survey.log_ends", logs)
+    monkeypatch.setattr(Admin, "list_offsets", ends)
+    monkeypatch.setattr("mm2py_jobs.failover.quarantine.RangeReader", OwnLog(own, at_once=1))
+    monkeypatch.setattr("mm2py_jobs.failover.quarantine.producer_of", own_producer)
+    parts = cast("Any", survey)
+    problems = parts._Problems()
+    source = parts._SurveyedSource(clusters, problems, (), None, 0)
+    await source._check_maps(SimpleNamespace(ends={ORDERS: 100}))
+    assert noted in " ".join(problems.by_topic.get("orders", ()))
+    assert (len(problems.by_topic), problems.gaps) == (bool(noted), {})
 
 
 async def test_the_ages_of_what_is_not_copied_are_asked_side_by_side(

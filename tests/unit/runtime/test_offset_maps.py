@@ -422,6 +422,62 @@ async def test_a_loss_that_only_the_map_has_after_a_kill_comes_into_the_ledger(
     ]
 
 
+async def test_where_a_copy_begins_at_the_end_after_its_position_was_removed_the_rest_is_skipped(
+    topic: MemoryTopic,
+) -> None:
+    """``DELETE .../offsets`` with ``auto.offset.reset=latest``."""
+    before = await restored(topic, ORDERS)
+    before.of(ORDERS).add(0, 40, 0)
+    before.of(ORDERS).position = 40
+    await before.write()
+    events = Events()
+    context = a_context(events, maps=await restored(topic))
+    assert await context.committed_offsets([mirror_source_partition("A", ORDERS)]) == [None]
+    context.report_covered(ORDERS, 59, begins=True)
+    await context.maps.begin({ORDERS: LogEnd(40, OLD)})
+    (event,) = events.written
+    assert (event.kind, event.first_offset, event.last_offset) == (EventKind.SKIPPED, 40, 59)
+    context.maps.of(ORDERS).add(60, 5, 40)
+    await context.maps.write()
+    assert await looked_up(topic, 39, 45, 60) == [
+        (Place.COPIED, 39),
+        (Place.UNKNOWN, -1),
+        (Place.COPIED, 40),
+    ]
+
+
+@pytest.mark.parametrize("is_in_ledger", [False, True])
+@pytest.mark.parametrize(("log_end", "ranges"), [(40, [(40, 59)]), (45, [])])
+async def test_what_a_position_was_set_past_is_in_the_ledger_unless_a_program_may_have_copied_it(
+    topic: MemoryTopic, log_end: int, ranges: list[tuple[int, int]], *, is_in_ledger: bool
+) -> None:
+    events, store = Events(), FakeStore()
+    partition = mirror_source_partition("A", ORDERS)
+    before = await restored(topic, ORDERS)
+    before.of(ORDERS).add(0, 40, 0)
+    await before.write()
+    await store.set({source_offset_key("MirrorSourceConnector", partition): b'{"offset":59}'})
+
+    async def started() -> TaskOffsetMaps:
+        maps = await restored(topic)
+        await a_context(events, store=store, maps=maps).committed_offsets([partition])
+        return maps
+
+    maps = await started()
+    assert not events.written, "the target's log is not known yet"
+    await maps.begin({ORDERS: LogEnd(log_end, OLD)})
+    if not is_in_ledger:  # a kill before that
+        events.known, events.written = KnownEvents(), []
+    for _ in range(2):
+        maps = await started()
+    assert [(it.kind, it.first_offset, it.last_offset) for it in events.written] == [
+        (EventKind.SKIPPED, *it) for it in ranges
+    ]
+    maps.of(ORDERS).add(60, 5, log_end)
+    await maps.write()
+    assert (await started()).of(ORDERS).skipped == (ranges[0] if ranges else None)
+
+
 class Listener:
     """A worker's task, as the context knows it."""
 
