@@ -30,7 +30,7 @@ from mm2py.protocol.topics import is_another_topic
 from mm2py.types import LATEST, FlowName, TopicPartition
 from mm2py_connectors.acl_sync import remote_acls
 from mm2py_connectors.config_sync import config_operations
-from mm2py_jobs.copy.known_maps import known_maps, lost_copies, not_copied
+from mm2py_jobs.copy.known_maps import KnownMap, known_maps, lost_copies, not_copied
 from mm2py_jobs.copy.survey import Known
 from mm2py_jobs.copy_limits import limits_of
 from mm2py_jobs.failover.clusters import FailoverClusters
@@ -419,7 +419,9 @@ class _SurveyedSource:
         copies = {tp: clusters.copy_of(tp) for tp in logs}
         ends = await Admin(clusters.target).list_offsets(dict.fromkeys(copies.values(), LATEST))
         async with clusters.source() as source:
-            back = await known_maps(source, clusters.name.target) if clusters.keeps_names else {}
+            back: Mapping[TopicPartition, KnownMap] = {}
+            if clusters.keeps_names:
+                back = await known_maps(source, clusters.name.target)
             looping = await clusters.source_looping()
             for tp, copy in copies.items():
                 # What the flow back has copied was on the target before.
