@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import KafkaException
 
+from tests.integration import traffic
 from tests.integration.mirror_process import (
     MIRROR_MAKER_1_COMMAND,
     Mirror,
@@ -114,18 +115,8 @@ def order_by_key(region: KafkaAddress, topic: str) -> dict[bytes | None, list[Re
 
 def committed(files: Files, topic: str) -> dict[int, int]:
     """Return the committed offsets of the group on the source."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": files.source.bootstrap_servers,
-            "group.id": files.group,
-            "log_level": 0,
-        }
-    )
     try:
-        partitions = [TopicPartition(topic, number) for number in ends(files.source, topic)]
-        found = consumer.committed(partitions, timeout=90)
+        found = traffic.committed(files.source, files.group, topic)
     except KafkaException:
         return {}
-    finally:
-        consumer.close()
-    return {it.partition: it.offset for it in found if it.offset >= 0}
+    return {number: offset for number, offset in found.items() if offset >= 0}

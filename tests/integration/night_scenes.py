@@ -5,7 +5,6 @@ from typing import Final
 from tests.integration.mirror_process import SINGLE_REPLICA, Flow, write_file
 from tests.integration.secured import PLAIN, SecuredRegion
 from tests.integration.setups import Setup
-from tests.integration.traffic import Sent
 from tests.kit.kafka.ports import free_ports
 
 WRONG: Final = "no-way"
@@ -22,10 +21,6 @@ AT_START: Final = {
     "address": ("Connection refused", "check that the broker runs and that the address is right"),
 }
 """Cause and remedy of what keeps a worker from a cluster when it starts."""
-
-
-def numbered(count: int, partitions: int = 1) -> list[Sent]:
-    return [Sent(n % partitions, b"%d" % n) for n in range(count)]
 
 
 def at_start(setup: Setup, secured: SecuredRegion) -> dict[str, Flow]:

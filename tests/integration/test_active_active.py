@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
 
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.mirror_client import exact_offsets
@@ -26,16 +25,17 @@ from tests.integration.members import READ_OF_60, place_of, read_next
 from tests.integration.mirror_process import (
     READY,
     SHORT_SESSION,
+    SINGLE_REPLICA,
     Mirror,
     run_to_end,
     running,
     until,
+    until_equal,
     write_file,
 )
 from tests.integration.rest_asking import ask, public_url
 from tests.integration.setups import Setup
-from tests.integration.test_share_groups import produce
-from tests.integration.traffic import Load, Sent, ends, read, write
+from tests.integration.traffic import Load, Sent, commit, committed, ends, numbered, read, write
 from tests.kit.kafka.region import KafkaAddress
 from tests.kit.regions import NewRegion
 
@@ -235,18 +235,7 @@ def write_mesh(folder: Path, regions: Mapping[str, KafkaAddress], topic: str) ->
         "loop.suppression": "all",
         "emit.heartbeats.enabled": "false",
         "heartbeats.replication.enabled": "false",
-        "replication.factor": "1",
-        **{
-            f"{kind}.replication.factor": "1"
-            for kind in (
-                "checkpoints.topic",
-                "heartbeats.topic",
-                "offset-syncs.topic",
-                "offset.storage",
-                "status.storage",
-                "config.storage",
-            )
-        },
+        **dict.fromkeys(SINGLE_REPLICA, "1"),
     }
     for alias, region in regions.items():
         lines[f"{alias}.bootstrap.servers"] = region.bootstrap_servers
@@ -272,38 +261,9 @@ def test_a_file_that_would_run_in_a_circle_is_refused(setup: Setup) -> None:
     assert "loop.suppression=on" in done.stdout + done.stderr
 
 
-class Group:
-    """A consumer group without members: what it has read at one region is what it commits there."""
-
-    def __init__(self, regions: tuple[KafkaAddress, KafkaAddress], topic: str, name: str) -> None:
-        self._topic = topic
-        self._clients = [
-            Consumer(
-                {
-                    "bootstrap.servers": region.bootstrap_servers,
-                    "group.id": name,
-                    "enable.auto.commit": False,
-                    "log_level": 2,
-                }
-            )
-            for region in regions
-        ]
-
-    def commit(self, offsets: Mapping[int, int]) -> None:
-        """Commit at the first region."""
-        wanted = [TopicPartition(self._topic, *it) for it in offsets.items()]
-        self._clients[0].commit(offsets=wanted, asynchronous=False)
-
-    def there(self) -> dict[int, int]:
-        """Return what it would continue with at the second region."""
-        wanted = [TopicPartition(self._topic, number) for number in range(PARTITIONS)]
-        found = self._clients[1].committed(wanted, timeout=90)
-        return {it.partition: it.offset for it in found if it.offset >= 0}
-
-    def close(self) -> None:
-        """Close its connections."""
-        for client in self._clients:
-            client.close()
+def there(region: KafkaAddress, group: str, topic: str) -> dict[int, int]:
+    """Return what a group would continue with, of the partitions where it has a place."""
+    return {it: at for it, at in committed(region, group, topic).items() if at >= 0}
 
 
 def test_a_group_that_moves_skips_nothing_of_either_region(setup: Setup) -> None:
@@ -313,7 +273,7 @@ def test_a_group_that_moves_skips_nothing_of_either_region(setup: Setup) -> None
         "{source}->{target}.groups": f"{topic}-readers",
     }
     flow = write_pair(setup.folder, setup.a, setup.b, topic, sync)
-    group = Group((setup.a, setup.b), topic, f"{topic}-readers")
+    group = f"{topic}-readers"
     props = {"bootstrap.servers": setup.b.bootstrap_servers}
     at = dict.fromkeys(range(PARTITIONS), 0)
     seen: list[tuple[dict[int, int], dict[int, int]]] = []
@@ -326,18 +286,23 @@ def test_a_group_that_moves_skips_nothing_of_either_region(setup: Setup) -> None
         for turn in range(20):
             first.wait_acked(100)
             at = {p: chance.randint(at[p], end) for p, end in ends(setup.a, topic).items()}
-            group.commit(at)
+            commit(setup.a, group, topic, at)
             if not turn:
-                until(lambda: len(group.there()) == PARTITIONS, 90, "the group", alive=mirror)
-            seen.append((group.there(), at))
-            asked = exact_offsets(props, flow.source_alias, f"{topic}-readers")
+                until(
+                    lambda: len(there(setup.b, group, topic)) == PARTITIONS,
+                    90,
+                    "the group",
+                    alive=mirror,
+                )
+            seen.append((there(setup.b, group, topic), at))
+            asked = exact_offsets(props, flow.source_alias, group)
             seen.append(({tp.partition: it.offset for tp, it in asked.items()}, at))
         first.stop()
         second.stop()
         written = first.acked + second.acked
         one, two = wait_until_quiet(mirror, setup.a, setup.b, topic, written)
         at = dict(ends(setup.a, topic))
-        group.commit(at)
+        commit(setup.a, group, topic, at)
         # Behind the last copy the second region has records of its own only, which are read again.
         copied = {
             partition: 1
@@ -348,26 +313,19 @@ def test_a_group_that_moves_skips_nothing_of_either_region(setup: Setup) -> None
             )
             for partition, log in two.items()
         }
-        until(lambda: group.there() == copied, 90, "its end", alive=mirror)
-        seen.append((group.there(), at))
-    group.close()
-    assert len({tuple(there.items()) for there, _ in seen}) > 3, "it moved hardly ever"
-    for there, here in seen:
-        for partition, offset in there.items():
-            have_read = {
-                record.value
-                for place, record in zip(
-                    one[partition].offsets, one[partition].records, strict=True
-                )
-                if place < here[partition]
-            }
-            passed = {
-                record.value
-                for place, record in zip(
-                    two[partition].offsets, two[partition].records, strict=True
-                )
-                if place < offset
-            }
+        until_equal(lambda: there(setup.b, group, topic), copied, "its end", alive=mirror)
+        seen.append((copied, at))
+    assert len({tuple(places.items()) for places, _ in seen}) > 3, "it moved hardly ever"
+    for places, here in seen:
+        for partition, offset in places.items():
+            have_read, passed = (
+                {
+                    it.value
+                    for place, it in zip(log.offsets, log.records, strict=True)
+                    if place < end
+                }
+                for log, end in ((one[partition], here[partition]), (two[partition], offset))
+            )
             skipped = passed - have_read
             assert not skipped, f"partition {partition} at {here} skips at {offset}: {skipped}"
 
@@ -399,11 +357,10 @@ def test_a_group_skips_nothing_of_either_region_where_maps_were_lost(setup: Setu
     for turn, lost in enumerate((("back",), ("there",), ("back", "there"))):
         for it in lost:
             delete_topic(*maps[it])
-        names = early, newest, _ = [f"{topic}-{it}-{turn}" for it in ("early", "newest", "end")]
-        groups = [Group(sides, topic, it) for it in names]
-        at = dict(zip(names, (20, 41), strict=False))
-        for group, offset in zip(groups, at.values(), strict=False):
-            group.commit({0: offset})
+        early, newest, last = (f"{topic}-{it}-{turn}" for it in ("early", "newest", "end"))
+        at = {early: 20, newest: 41}
+        for group, offset in at.items():
+            commit(setup.a, group, topic, {0: offset})
         with running(flow.file, name=f"turn-{turn}", ready=False) as mirror:
             wait_both_ready(mirror)
             drill = setup.folder / f"drill-{turn}.json"
@@ -411,19 +368,18 @@ def test_a_group_skips_nothing_of_either_region_where_maps_were_lost(setup: Setu
             reasons = " ".join(json.loads(drill.read_text())["reasons"])
             timed = Drivers(flow, mirror).run("failover", "--plan", "--timed")
             assert (ended.code, timed.code) == (3, 3), timed.said
-            for group_id in names[:2] if turn != 1 else [newest]:
-                wanted = f"group {group_id}: {topic}-0 {at[group_id]} has no place there"
+            for group in at if turn != 1 else [newest]:
+                wanted = f"group {group}: {topic}-0 {at[group]} has no place there"
                 assert wanted in reasons, ended.said
             for region, mark in zip(sides, MARKS, strict=True):
                 write(region, topic, [Sent(0, b"0:%d:%s" % (50 + turn, mark))])
             end = 44 + 2 * turn
             until_grown(mirror, sides, topic, end)
-            groups[2].commit({0: end})
-            until(groups[2].there, 90, "the group at the end", alive=mirror)
-            assert groups[0].there().get(0, 0) == 0, f"{lost}: {early} skips the second region's"
-            assert groups[1].there().get(0, 0) <= 41, f"{lost}: {newest} skips the first region's"
-        for group in groups:
-            group.close()
+            commit(setup.a, last, topic, {0: end})
+            until(lambda: there(setup.b, last, topic), 90, "the group at the end", alive=mirror)  # noqa: B023 - called here
+            places = [there(setup.b, it, topic).get(0, 0) for it in (early, newest)]
+            assert places[0] == 0, f"{lost}: {early} skips the second region's"
+            assert places[1] <= 41, f"{lost}: {newest} skips the first region's"
 
 
 class Readers:
@@ -487,7 +443,7 @@ def test_groups_of_each_kind_skip_nothing_of_either_region_while_both_flows_sync
         wait_both_ready(mirror)
         for turn in range(4):
             for number, region in enumerate(sides):
-                produce(region, topic, 1000 * number + 40 * turn, 40)
+                write(region, topic, numbered(1000 * number + 40 * turn, 40))
             for kind in readers.groups:
                 readers.read_next(setup.a, kind, 25)
                 readers.check(setup.a)

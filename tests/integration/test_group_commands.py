@@ -6,7 +6,6 @@ from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 import pytest
-from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as Where
 from typer.testing import CliRunner
 
@@ -19,7 +18,7 @@ from tests.integration.mirror_process import Flow, command_here, running, until
 from tests.integration.rest_asking import ask, public_url
 from tests.integration.setups import Setup
 from tests.integration.test_checkpoints import consumer
-from tests.integration.traffic import Sent, producer, write
+from tests.integration.traffic import commit, numbered, offset_of, producer, write
 from tests.integration.transactions import ABORTED, write_one
 from tests.kit.kafka.region import KafkaAddress
 from tests.kit.regions import NewRegion
@@ -48,15 +47,11 @@ def get(url: str, path: str, query: Mapping[str, object] | None = None) -> tuple
     return ask(f"{url}{quote(path.removeprefix('/'))}{asked}")
 
 
-def records(first: int, count: int) -> list[Sent]:
-    return [Sent(0, b"%d" % number) for number in range(first, first + count)]
-
-
 @pytest.fixture
 def topic(setup: Setup) -> str:
     """A topic with 300 records, a transaction that was aborted, and 10 records behind it."""
     name = setup.topic("orders", 2)
-    write(setup.a, name, records(0, RECORDS))
+    write(setup.a, name, numbered(0, RECORDS))
     client = producer(setup.a, transactional_id=name)
     client.init_transactions(60)
     write_one(client, name, [ABORTED] * 10, commit=False)  # five of them in partition 0
@@ -64,14 +59,14 @@ def topic(setup: Setup) -> str:
     reader, markers_end = consumer(setup.a, "reads-end"), RECORDS + 5 + 1
     until(lambda: reader.get_watermark_offsets(Where(name, 0))[1] == markers_end, 60, "the marker")
     reader.close()
-    write(setup.a, name, records(RECORDS, 10))
+    write(setup.a, name, numbered(RECORDS, 10))
     return name
 
 
 def test_groups_and_offsets_are_exact_over_rest_command_client(setup: Setup, topic: str) -> None:
     group, left_out = setup.unique("billing"), setup.unique("left-out")
-    commit_at(setup.a, topic, group, 150)
-    commit_at(setup.a, topic, left_out, 10)
+    commit(setup.a, group, topic, {0: 150})
+    commit(setup.a, left_out, topic, {0: 10})
     properties = {"{source}->{target}.groups.exclude": "left-out.*"}
     flow = setup.flow(topic, SYNC | properties)
     with running(flow.file, ready=False) as worker:
@@ -91,7 +86,7 @@ def test_groups_and_offsets_are_exact_over_rest_command_client(setup: Setup, top
         member = consumer(setup.b, group)
         member.subscribe([flow.remote(topic)])
         until(lambda: member.consume(1, 1.0), 60, "a record for the member")
-        commit_at(setup.a, topic, group, 200)
+        commit(setup.a, group, topic, {0: 200})
         until(
             lambda: "in use" in str(get(url, path)[1]["notes"]),
             60,
@@ -115,8 +110,8 @@ def test_groups_and_offsets_are_exact_over_rest_command_client(setup: Setup, top
 
 def test_a_group_ahead_of_the_copy_shows_what_it_would_read_again_and_why(setup: Setup) -> None:
     topic, group = setup.topic("ahead", 1), setup.unique("billing")
-    write(setup.a, topic, records(0, 100))
-    commit_at(setup.a, topic, group, 100)
+    write(setup.a, topic, numbered(0, 100))
+    commit(setup.a, group, topic, {0: 100})
     flow = setup.flow(topic, SYNC)
     with running(flow.file, ready=False) as worker:
         remote = flow.remote(topic)
@@ -132,8 +127,8 @@ def test_a_group_ahead_of_the_copy_shows_what_it_would_read_again_and_why(setup:
             return [it["state"] for it in topics if it["topic"] == topic]
 
         until(lambda: states() == ["PAUSED"], 90, lambda: str(states()), alive=worker)
-        write(setup.a, topic, records(100, 60))
-        commit_at(setup.a, topic, group, 140)
+        write(setup.a, topic, numbered(100, 60))
+        commit(setup.a, group, topic, {0: 140})
         code, found = command(url, "describe", name, group)
         (part,) = found["partitions"]
         assert (code, part["place"], part["exact"]) == (0, "not-yet-copied", None)
@@ -143,23 +138,6 @@ def test_a_group_ahead_of_the_copy_shows_what_it_would_read_again_and_why(setup:
             app, ["group", "describe", name, group], env={"MM2PY_URL": url, "NO_COLOR": "1"}
         )
         assert part["reason"] in " ".join((shown.stdout + shown.stderr).split())
-
-
-def commit_at(region: KafkaAddress, topic: str, group: str, offset: int) -> None:
-    client = consumer(region, group)
-    client.commit(offsets=[Where(topic, 0, offset)], asynchronous=False)
-    client.close()
-
-
-def offset_of(region: KafkaAddress, topic: str, group: str) -> int:
-    client: Consumer = consumer(region, group)
-    try:
-        (found,) = client.committed([Where(topic, 0)], timeout=90)
-    except KafkaException:  # the cluster is new: its coordinator begins
-        return -1
-    finally:
-        client.close()
-    return found.offset
 
 
 def look_at_the_group(url: str, name: str, group: str, left_out: str) -> None:
@@ -270,8 +248,8 @@ def test_a_group_of_two_sources_skips_no_record_of_either(
     group = setup.unique("billing")
     with running(flow.file, ready=False) as worker, running(other.file, ready=False) as beside:
         for region in setup.a, third:
-            write(region, shared, records(0, 100))
-        write(setup.a, alone, records(0, 100))
+            write(region, shared, numbered(0, 100))
+        write(setup.a, alone, numbered(0, 100))
         until(
             lambda: all(
                 WHY in _notes(public_url(it), f) for it, f in ((worker, flow), (beside, other))
@@ -281,13 +259,13 @@ def test_a_group_of_two_sources_skips_no_record_of_either(
             alive=worker,
         )
         for region in setup.a, third:
-            commit_at(region, shared, group, 50)
-        commit_at(setup.a, alone, group, 50)
+            commit(region, group, shared, {0: 50})
+        commit(setup.a, group, alone, {0: 50})
         until(lambda: offset_of(setup.b, alone, group) == 50, 90, "the group", alive=worker)
         _look(flow, public_url(worker), group, shared, alone)
         for region in setup.a, third:
-            commit_at(region, shared, group, 60)
-        commit_at(setup.a, alone, group, 60)
+            commit(region, group, shared, {0: 60})
+        commit(setup.a, group, alone, {0: 60})
         until(lambda: offset_of(setup.b, alone, group) == 60, 90, "the group", alive=worker)
         assert offset_of(setup.b, shared, group) < 0, "50 records of one source would be skipped"
 

@@ -18,9 +18,17 @@ from bench.java_mm2 import QUICK_START_FLAGS, start_java
 from tests.integration.connect_process import DISTRIBUTED, mirror_config, rest_of, write_worker
 from tests.integration.java_connect import JavaConnect
 from tests.integration.mirror_maker_1 import Files, committed, start, wait_for_records, write_files
-from tests.integration.mirror_process import Flow, Mirror, command_here, until
+from tests.integration.mirror_process import Flow, Mirror, command_here, until, until_equal
 from tests.integration.setups import Setup
-from tests.integration.traffic import Sent, committed_positions, ends, read, write
+from tests.integration.traffic import (
+    Sent,
+    committed_positions,
+    ends,
+    numbered,
+    read,
+    values_of,
+    write,
+)
 from tests.kit.kafka.region import KafkaAddress
 
 pytestmark = [pytest.mark.faults, pytest.mark.integration, pytest.mark.timeout(420)]
@@ -55,21 +63,13 @@ def migrate(files: Files, flow: Flow, *words: str) -> Result:
     )  # fmt: skip
 
 
-def numbered(begin: int, end: int) -> list[Sent]:
-    return [Sent(it % PARTITIONS, b"%d" % it, b"%d" % (it % 40)) for it in range(begin, end)]
-
-
 def mirror_with_mm1(files: Files, topic: str, count: int) -> None:
     """Copy so many records with MirrorMaker 1 and stop it in order."""
-    write(files.source, topic, numbered(0, count))
+    write(files.source, topic, numbered(0, count, PARTITIONS, keys=40))
     with start(files, "--whitelist", topic, *COMMITS) as mirror:
         wait_for_records(files.target, topic, count, mirror)
         assert mirror.stop() == 0
     assert committed(files, topic) == ends(files.source, topic)
-
-
-def values_of(region: KafkaAddress, topic: str) -> list[bytes]:
-    return [it.value or b"" for log in read(region, topic).values() for it in log.records]
 
 
 @contextmanager
@@ -95,14 +95,14 @@ def test_the_flow_continues_at_the_next_record_of_the_group(
     engine: str, files: Files, flow: Flow, topic: str
 ) -> None:
     mirror_with_mm1(files, topic, 1_000)
-    write(files.source, topic, numbered(1_000, 1_500))  # while nothing copies
+    write(files.source, topic, numbered(1_000, 500, PARTITIONS, keys=40))  # while nothing copies
     done = migrate(files, flow, "--whitelist", topic, "--num.streams", "2")
     assert done.exit_code == 0, done.stderr
     assert f"{PARTITIONS} partitions of 1 topics continue at the next record" in done.stderr
     assert committed_positions(flow, topic) == dict.fromkeys(range(PARTITIONS), 249)
     with running(engine, flow) as stop:
         until(lambda: len(values_of(files.target, topic)) >= 1_500, 120, "the rest")
-        write(files.source, topic, numbered(1_500, 1_700))
+        write(files.source, topic, numbered(1_500, 200, PARTITIONS, keys=40))
         until(lambda: len(values_of(files.target, topic)) >= 1_700, 120, "what came later")
         assert stop() in (0, 143)
     assert sorted(values_of(files.target, topic)) == sorted(b"%d" % it for it in range(1_700))
@@ -125,7 +125,7 @@ def test_positions_are_written_in_javas_bytes(files: Files, flow: Flow, topic: s
 
 
 def test_a_mirror_that_runs_is_refused_without_output(files: Files, flow: Flow, topic: str) -> None:
-    write(files.source, topic, numbered(0, 40))
+    write(files.source, topic, numbered(0, 40, PARTITIONS, keys=40))
     with start(files, "--whitelist", topic, *COMMITS) as mirror:
         wait_for_records(files.target, topic, 40, mirror)
         done = migrate(files, flow, "--whitelist", topic)
@@ -146,18 +146,14 @@ def test_it_may_be_repeated_until_the_flow_has_other_positions(
         mirror.wait_ready()
         running = migrate(files, flow, "--whitelist", topic)
         assert (running.exit_code, "runs: " in running.stderr) == (1, True)
-        write(files.source, topic, numbered(40, 80))
-        until(
-            lambda: committed_positions(flow, topic) == dict.fromkeys(range(PARTITIONS), 19),
-            90,
-            "positions of the flow",
-            alive=mirror,
-        )
+        write(files.source, topic, numbered(40, 40, PARTITIONS, keys=40))
+        wanted = dict.fromkeys(range(PARTITIONS), 19)
+        until_equal(lambda: committed_positions(flow, topic), wanted, alive=mirror)
         assert mirror.stop() == 0
     done = migrate(files, flow, "--whitelist", topic)
     assert done.exit_code == 1
     assert "has other positions of" in done.stderr
-    assert committed_positions(flow, topic) == dict.fromkeys(range(PARTITIONS), 19)
+    assert committed_positions(flow, topic) == wanted
 
 
 def test_a_group_without_offsets_of_these_topics_is_refused(
@@ -174,7 +170,7 @@ def test_topics_with_other_partition_counts_and_other_topics_of_the_group_are_na
     wide, other = setup.topic("wide", PARTITIONS, on=files.source), setup.unique("other")
     setup.create_topic(files.target, wide, PARTITIONS + 2)
     setup.create_topic(files.source, other, 1)
-    write(files.source, wide, numbered(0, 40))
+    write(files.source, wide, numbered(0, 40, PARTITIONS, keys=40))
     write(files.source, other, [Sent(0, b"x")])
     with start(files, "--whitelist", f"{wide},{other}", *COMMITS) as mirror:
         until(lambda: sum(committed(files, wide).values()) == 40, 90, "commits", alive=mirror)
@@ -211,6 +207,12 @@ spec:
 """
 
 
+def resource_of(setup: Setup, source: str, target: str, group: str, topic: str) -> str:
+    a, b = setup.a.bootstrap_servers, setup.b.bootstrap_servers
+    names = {"source": source, "target": target, "group": group, "topic": topic}
+    return RESOURCE.format(**names, source_servers=a, target_servers=b)
+
+
 def written(a: KafkaAddress, copy_on: KafkaAddress, topic: str, copy: str, count: int) -> None:
     """Every number has arrived once, each partition in its order."""
     until(lambda: sum(ends(copy_on, copy).values()) >= count, 120, f"{count} copies")
@@ -239,16 +241,7 @@ async def test_a_flow_continues_where_the_operators_one_stopped(setup: Setup, wa
     copy, name = f"{source}.{topic}", f"{source}->{target}.MirrorSourceConnector"
     write(setup.a, topic, [Sent(it % 2, b"%d" % it) for it in range(200)])
     resource, file = setup.folder / "mirror.yaml", setup.folder / "mm2.properties"
-    resource.write_text(
-        RESOURCE.format(
-            source=source,
-            target=target,
-            group=group,
-            topic=topic,
-            source_servers=setup.a.bootstrap_servers,
-            target_servers=setup.b.bootstrap_servers,
-        )
-    )
+    resource.write_text(resource_of(setup, source, target, group, topic))
 
     async def carry() -> Result:
         words = ["import", "strimzi", str(resource), "--carry-positions", "--to", str(file)]
@@ -301,14 +294,7 @@ def test_positions_in_a_topic_of_the_connectors_own_count_first(setup: Setup) ->
             flow.name.encode(), flow.source_alias.encode(), topic.encode(),
         )  # fmt: skip
         write(setup.b, name, [Sent(0, b'{"offset":%d}' % offset, key)])
-    resource = RESOURCE.format(
-        source=flow.source_alias,
-        target=flow.target_alias,
-        group=group,
-        topic=topic,
-        source_servers=setup.a.bootstrap_servers,
-        target_servers=setup.b.bootstrap_servers,
-    )
+    resource = resource_of(setup, flow.source_alias, flow.target_alias, group, topic)
     file = setup.folder / "mirror.yaml"
     named = f"config: {{offsets.storage.topic: {own}, replication.factor: 1"
     file.write_text(resource.replace("config: {replication.factor: 1", named))

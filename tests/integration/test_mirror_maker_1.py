@@ -22,7 +22,7 @@ from tests.integration.mirror_maker_1 import (
 )
 from tests.integration.mirror_process import command_here, until
 from tests.integration.setups import Setup
-from tests.integration.traffic import Load, Sent, ends, read, write
+from tests.integration.traffic import Load, Sent, ends, numbered, read, records_of, values_of, write
 from tests.kit.kafka.java import run_java
 from tests.kit.kafka.region import ForeignRegion, KafkaAddress, Region
 from tests.kit.regions import CreateTopic
@@ -90,15 +90,13 @@ def test_records_without_key_are_spread(files: Files, topic: str) -> None:
     with start(files, "--whitelist", topic) as mirror:
         until(are_spread, 120, "records in every partition", alive=mirror)
         assert mirror.stop() == 0
-    values = sorted(
-        it.value or b"" for log in read(files.target, topic).values() for it in log.records
-    )
+    values = sorted(values_of(files.target, topic))
     assert values == sorted(b"%d" % number for number in range(written))
 
 
 def lost(files: Files, topic: str) -> dict[int, list[int]]:
     """Return the source offsets, by partition, whose records are not on the target."""
-    copied = {it for log in read(files.target, topic).values() for it in log.records}
+    copied = set(records_of(files.target, topic))
     missing = {
         partition: [at for at, it in zip(log.offsets, log.records, strict=True) if it not in copied]
         for partition, log in read(files.source, topic).items()
@@ -158,8 +156,8 @@ def test_clean_stops_double_nothing_and_a_kill_only_what_was_not_committed(
             alive=mirror,
         )
         assert mirror.stop() == 0
-    wanted = {it for log in read(files.source, topic).values() for it in log.records}
-    found = [it for log in read(files.target, topic).values() for it in log.records]
+    wanted = set(records_of(files.source, topic))
+    found = records_of(files.target, topic)
     assert set(found) == wanted
     assert len(found) - len(wanted) == uncommitted
     assert uncommitted <= 5 * rate, "what came since the last commit, half a second before"
@@ -355,12 +353,6 @@ def plain_topic(setup: Setup) -> str:
     return setup.topic("options", PARTITIONS)
 
 
-def numbered(count: int) -> list[Sent]:
-    return [
-        Sent(number % PARTITIONS, b"%d" % number, b"%d" % (number % 40)) for number in range(count)
-    ]
-
-
 def test_several_producers_with_a_short_queue_lose_nothing_and_keep_the_order_of_each_key(
     files: Files, plain_topic: str, create_topic: CreateTopic
 ) -> None:
@@ -375,7 +367,7 @@ def test_several_producers_with_a_short_queue_lose_nothing_and_keep_the_order_of
 
         # A stream that joins while a target that has just started does not answer yet makes the others read again.
         until(has_settled, 90, "a partition for each stream", alive=mirror)
-        write(files.source, plain_topic, numbered(4_000))
+        write(files.source, plain_topic, numbered(0, 4_000, PARTITIONS, keys=40))
         wait_for_records(files.target, plain_topic, 4_000, mirror)
         assert mirror.stop() == 0
     assert order_by_key(files.target, plain_topic) == order_by_key(files.source, plain_topic)
@@ -392,7 +384,7 @@ def test_producer_type_sync_waits_for_each_record(setup: Setup, plain_topic: str
         pytest.skip("needs the files of an embedded broker")
     sync = {"producer.type": "sync", "linger.ms": "0"}
     files = write_files(setup.folder, setup.a, setup.b, setup.unique("sync"), producer=sync)
-    write(files.source, plain_topic, numbered(200))
+    write(files.source, plain_topic, numbered(0, 200, PARTITIONS, keys=40))
     with start(files, "--whitelist", plain_topic) as mirror:
         wait_for_records(files.target, plain_topic, 200, mirror)
         assert mirror.stop() == 0
@@ -423,7 +415,7 @@ def test_a_message_handler_and_a_rebalance_listener_are_found_by_entry_point(
         wait_for_records(files.target, second, 50, mirror)
         assert mirror.stop() == 0
         assert mirror.lines("mirrored 51 records in .* dropped 0")
-    copies = [it for log in read(files.target, plain_topic).values() for it in log.records]
+    copies = records_of(files.target, plain_topic)
     assert copies == read(files.source, plain_topic)[0].records[:50]
     marked = read(files.target, second)
     assert [it.key for it in marked[0].records] == [b"0-%d" % at for at in range(50)]
@@ -467,7 +459,7 @@ def java_rows(files: Files) -> set[tuple[str, ...]]:
 @pytest.mark.faults
 @pytest.mark.java
 def test_the_checker_agrees_with_the_java_group_tool(files: Files, plain_topic: str) -> None:
-    write(files.source, plain_topic, numbered(100))
+    write(files.source, plain_topic, numbered(0, 100, PARTITIONS, keys=40))
     with start(files, "--whitelist", plain_topic, "--num.streams", "2", *COMMITS) as mirror:
         until(
             lambda: committed(files, plain_topic) == ends(files.source, plain_topic),

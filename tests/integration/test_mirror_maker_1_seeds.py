@@ -12,7 +12,7 @@ import pytest
 
 from tests.integration.mirror_maker_1 import Files, start
 from tests.integration.mirror_process import Mirror, until
-from tests.integration.traffic import Sent, ends, read, write
+from tests.integration.traffic import Sent, ends, values_of, write
 from tests.kit.kafka.region import KafkaAddress, Region, started
 from tests.kit.regions import CreateTopic
 
@@ -22,6 +22,15 @@ SEEDS: Final = Path(__file__).parents[1] / "data" / "config"
 _ZOOKEEPER: Final = ("zookeeper.connect=", "zk.connect=")
 HDP_CONSUMER: Final = "seed_mm1_hdp_consumer"
 HDP_PRODUCER: Final = "seed_mm1_hdp_producer"
+HDP_OLD: Final = {
+    "groupid": "group.id",
+    "compression.codec": "compression.type=none",
+    "max.message.size": "max.request.size",
+    "queue.time": "linger.ms",
+    "mirror.topics.whitelist=app_log": "--whitelist, where the command line",
+    "producer.type=async": "how records are sent",
+}
+"""Names of old in those two files, and what each is taken as."""
 # What the guides say against data loss, in the words of each.
 HDP_SAFE_CONSUMER: Final = "group.id=safe\nauto.commit.enabled=false\nbootstrap.servers=HOSTS\n"
 HDP_SAFE_PRODUCER: Final = (
@@ -124,10 +133,6 @@ def files_of(scene: Scene, folder: Path, source: KafkaAddress, target: KafkaAddr
     )
 
 
-def values_of(region: KafkaAddress, topic: str) -> list[bytes | None]:
-    return [it.value for log in read(region, topic).values() for it in log.records]
-
-
 def wait_until_all_is_read(mirror: Mirror, files: Files, topic: str, mark: str) -> None:
     """Write probes until one of each partition has arrived: ``latest`` counts from when a stream has looked up the end."""
     probes = {it: f"probe of {mark} {it}".encode() for it in ends(files.source, topic)}
@@ -164,6 +169,8 @@ def test_a_guides_command_copies_its_topics(
             )
         assert mirror.stop() == 0
         assert mirror.lines(r"mirrored \d+ records in .* dropped 0")
+        taken = [len(mirror.lines(f"{old} is taken as {new}")) for old, new in HDP_OLD.items()]
+        assert taken == [1 if scene.consumer == HDP_CONSUMER else 0] * len(taken)
     for topic in scene.copied:
         copied = [it for it in values_of(target, topic) if it in set(wanted)]
         assert sorted(copied) == sorted(wanted), "each of them once"
@@ -181,21 +188,3 @@ def test_a_guides_files_with_zookeeper_are_refused_with_what_to_put_instead(
     with mirror:
         assert mirror.wait() == 1
         assert mirror.lines(r"names ZooKeeper.* bootstrap\.servers=HOST:9092")
-
-
-def test_the_guides_old_names_are_logged_one_a_line(
-    regions_of_the_guides: tuple[Region, Region], tmp_path: Path
-) -> None:
-    files = files_of(HDP, tmp_path, *regions_of_the_guides)
-    with start(files, "--whitelist", "topic1") as mirror:
-        mirror.wait_for_log("partitions assigned")
-        assert mirror.stop() == 0
-        for old, new in (
-            ("groupid", "group.id"),
-            ("compression.codec", "compression.type=none"),
-            ("max.message.size", "max.request.size"),
-            ("queue.time", "linger.ms"),
-            ("mirror.topics.whitelist=app_log", "--whitelist, where the command line"),
-            ("producer.type=async", "how records are sent"),
-        ):
-            assert len(mirror.lines(f"{old} is taken as {new}")) == 1

@@ -16,11 +16,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from mm2py_cli.flow_commands import WELL
 from tests.integration.cluster_changes import delete_topic, forbid_writing
 from tests.integration.mirror_process import Flow, Mirror, command_here, running, until
-from tests.integration.night_scenes import AT_START, SOON, at_start, numbered
+from tests.integration.night_scenes import AT_START, SOON, at_start
 from tests.integration.rest_asking import public_url
 from tests.integration.secured import SecuredRegion
 from tests.integration.setups import Setup
-from tests.integration.traffic import Sent, commit, member, wait_for_copy, write
+from tests.integration.traffic import Sent, commit, member, numbered, wait_for_copy, write
 from tests.kit.regions import NewRegion
 
 pytestmark = [pytest.mark.faults, pytest.mark.integration, pytest.mark.timeout(400)]
@@ -154,8 +154,8 @@ def test_what_is_wrong_with_a_flow(setup: Setup, row: str) -> None:
 def test_a_source_topic_that_is_deleted_and_a_group_active_on_the_target(setup: Setup) -> None:
     topic, gone, busy = setup.topic("night"), setup.topic("night-gone"), setup.unique("busy")
     flow = setup.flow(f"{topic},{gone}", SOON)
-    write(setup.a, topic, numbered(100))
-    write(setup.a, gone, numbered(10))
+    write(setup.a, topic, numbered(0, 100))
+    write(setup.a, gone, numbered(0, 10))
     commit(setup.a, busy, topic, {0: 50})
     with running(flow.file) as mirror:
         wait_for_copy(mirror, flow, topic)
@@ -169,7 +169,7 @@ def test_a_source_topic_that_is_deleted_and_a_group_active_on_the_target(setup: 
         assert f"--delete --topic {flow.remote(gone)}" in said, said
         with member(setup.b, busy, flow.remote(topic)):
             # Its member there has read all that was copied, so that the group is behind the source's only then.
-            write(setup.a, topic, numbered(100))
+            write(setup.a, topic, numbered(0, 100))
             commit(setup.a, busy, topic, {0: 150})
             teller.wait((busy, "it has members on the target"), "GroupsInUse", teller.listed)
             said = teller.examined()
@@ -199,14 +199,14 @@ def test_a_right_that_is_missing_on_a_copy_and_a_target_that_stops(
 ) -> None:
     target = new_region("night", properties={"super.users": "User:nobody"})
     topic = setup.topic("night")
-    write(setup.a, topic, numbered(10))
+    write(setup.a, topic, numbered(0, 10))
     flow = setup.flow(topic, SOON, target=target)
     with running(flow.file) as mirror:
         wait_for_copy(mirror, flow, topic)
         teller, copy = Teller(mirror, flow), flow.remote(topic)
         until(lambda: not any(map(teller.fires, ALERTS)), 90, "all is well", alive=mirror)
         forbid_writing(target, copy)
-        write(setup.a, topic, numbered(10))
+        write(setup.a, topic, numbered(0, 10))
         grants = ("kafka-acls.sh", "--operation Write", f"--topic {copy}")
         teller.wait((f"may not Write topic {copy}", *grants), "PartitionsHeld")
         said = teller.examined()

@@ -23,7 +23,7 @@ from tests.integration.cluster_changes import (
 )
 from tests.integration.flow_questions import Asked, path_of, wait_for_records
 from tests.integration.mirror_process import PROMPT, Flow, Mirror, running
-from tests.integration.night_scenes import AT_START, SOON, at_start, numbered
+from tests.integration.night_scenes import AT_START, SOON, at_start
 from tests.integration.page_stage import (
     GOOD,
     MARKS,
@@ -37,7 +37,7 @@ from tests.integration.page_stage import (
 from tests.integration.rest_asking import public_url
 from tests.integration.secured import SecuredRegion
 from tests.integration.setups import Setup
-from tests.integration.traffic import Sent, commit, member, wait_for_copy, write
+from tests.integration.traffic import Sent, commit, member, numbered, wait_for_copy, write
 from tests.kit.browser import Browser
 from tests.kit.regions import NewRegion
 
@@ -130,11 +130,11 @@ async def test_a_target_that_stops_freezes_or_refuses_to_be_written(
     closed, open_ = f"{prefix}-closed", f"{prefix}-open"
     for topic in (closed, open_):
         setup.create_topic(setup.a, topic)
-        write(setup.a, topic, numbered(10))
+        write(setup.a, topic, numbered(0, 10))
     flow = setup.flow(f"{prefix}-.*", SOON | PROMPT, target=target)
     async with night_of(browser, flow, closed, open_) as (_, night):
         forbid_writing(target, flow.remote(closed))
-        write(setup.a, closed, numbered(10))
+        write(setup.a, closed, numbered(0, 10))
         night.broken()
         copy = flow.remote(closed)
         refused = (f"may not Write topic {copy}", "kafka-acls.sh", f"--topic {copy}")
@@ -150,7 +150,7 @@ async def test_a_target_that_stops_freezes_or_refuses_to_be_written(
             ("target frozen", target.freeze, target.thaw),
             ("target stopped", target.stop, target.start),
         ):
-            write(setup.a, open_, numbered(10))
+            write(setup.a, open_, numbered(0, 10))
             how()
             night.broken()
             try:
@@ -176,8 +176,8 @@ async def test_a_record_too_large_is_named_stops_alone_and_is_cured_from_the_pag
     topic, other = setup.topic("orders", 2), setup.topic("bills")
     flow = named(setup.flow(f"{topic},{other}", SOON), "north", "south")
     setup.create_topic(setup.b, flow.remote(topic), 2, config={"max.message.bytes": "5000"})
-    write(setup.a, topic, numbered(10, 2))
-    write(setup.a, other, numbered(10))
+    write(setup.a, topic, numbered(0, 10, 2))
+    write(setup.a, other, numbered(0, 10))
     async with night_of(browser, flow, topic, other) as (mirror, night):
         write(setup.a, topic, [Sent(1, os.urandom(20_000))])
         night.broken()
@@ -189,7 +189,7 @@ async def test_a_record_too_large_is_named_stops_alone_and_is_cured_from_the_pag
         await browser.look(width=1120, height=840, dark=False)
         await browser.screenshot(SHOTS / "broken.png", whole=False)
         await browser.until(row_is(topic, green=False))
-        write(setup.a, other, numbered(10))
+        write(setup.a, other, numbered(0, 10))
         wait_for_records(mirror, flow, other, 20)
         await browser.until(row_is(other, green=True))
         await night.at(flow.name, "ledger")
@@ -225,14 +225,14 @@ async def test_a_source_topic_that_is_deleted_and_a_copy_that_cannot_be_created(
     for topic in (old, gone):
         setup.create_topic(setup.a, topic)
         setup.create_topic(setup.b, flow.remote(topic))
-        write(setup.a, topic, numbered(10))
+        write(setup.a, topic, numbered(0, 10))
     async with night_of(browser, flow, old, gone) as (_, night):
         delete_topic(setup.a, gone)
         night.broken()
         await night.sees("deleted", "gone on the source", gone, "copies stay", green=True)
         night.broken()
         setup.create_topic(setup.a, f"{prefix}-new")
-        write(setup.a, f"{prefix}-new", numbered(10))
+        write(setup.a, f"{prefix}-new", numbered(0, 10))
         copy = flow.remote(f"{prefix}-new")
         await night.sees("replication factor", copy, "replication.factor (now 2)")
         await night.at(flow.name, "topics")
@@ -268,7 +268,7 @@ async def test_groups_that_are_not_synced_and_a_failover_with_records_left(
 ) -> None:
     topic, busy, ahead = setup.topic("night"), setup.unique("busy"), setup.unique("ahead")
     flow = setup.flow(topic, SOON)
-    write(setup.a, topic, numbered(100))
+    write(setup.a, topic, numbered(0, 100))
     for group in (busy, ahead):
         commit(setup.a, group, topic, {0: 50})
     with running(flow.file) as mirror:
@@ -281,7 +281,7 @@ async def test_groups_that_are_not_synced_and_a_failover_with_records_left(
             await night.sees("group active", "members on the target", green=True)
             await browser.until(row_is(busy, green=False))
         ask.done("POST", f"{path_of(flow)}/pause", topic=topic)
-        write(setup.a, topic, numbered(58))
+        write(setup.a, topic, numbered(0, 58))
         commit(setup.a, ahead, topic, {0: 140})
         night.broken()
         await night.at(flow.name, "groups", ahead)

@@ -7,10 +7,25 @@ import pytest
 
 from mm2py.clock import SYSTEM_CLOCK
 from tests.integration.cluster_changes import topics_of
-from tests.integration.mirror_process import PROMPT, Mirror, command_here, running, until
+from tests.integration.mirror_process import (
+    PROMPT,
+    Mirror,
+    command_here,
+    running,
+    until,
+    until_equal,
+)
 from tests.integration.setups import Setup
-from tests.integration.test_group_commands import records
-from tests.integration.traffic import Record, Sent, committed_positions, ends, read, write
+from tests.integration.traffic import (
+    Record,
+    Sent,
+    committed_positions,
+    ends,
+    numbered,
+    read,
+    values_of,
+    write,
+)
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -45,28 +60,18 @@ def test_each_topic_begins_where_its_rule_says_and_goes_on_after_a_restart(setup
         rest: [[b"0", b"1", b"2", b"3"]] * 2,
     }
 
-    def copies(topic: str) -> list[list[bytes | None]]:
-        logs = read(setup.b, flow.remote(topic))
-        return [[it.value for it in logs[number].records] for number in sorted(logs)]
-
-    def wait(expected: Values, mirror: Mirror) -> None:
-        for topic, values in expected.items():
-            until(
-                lambda: copies(topic) == values,  # noqa: B023 - called here
-                90,
-                lambda: f"{topic}: {copies(topic)}, not {values}",  # noqa: B023 - called here
-                alive=mirror,
-            )
+    def copies() -> dict[str, list[list[bytes | None]]]:
+        logs = {it: read(setup.b, flow.remote(it)) for it in names}
+        return {
+            topic: [[it.value for it in found[number].records] for number in sorted(found)]
+            for topic, found in logs.items()
+        }
 
     with Mirror(flow.file) as mirror:
         mirror.wait_ready()
-        wait(before, mirror)
-        until(
-            lambda: committed_positions(flow, placed) == {0: 3, 1: 3}, 90, "positions", alive=mirror
-        )
-        until(
-            lambda: committed_positions(flow, latest) == {0: 3, 1: 3}, 90, "the end", alive=mirror
-        )
+        until_equal(copies, before, alive=mirror)
+        for topic in (placed, latest):
+            until_equal(lambda: committed_positions(flow, topic), {0: 3, 1: 3}, alive=mirror)  # noqa: B023 - called here
         assert mirror.stop() == 0
         assert not mirror.lines("ERROR|lost")
     after: Values = {}
@@ -77,16 +82,7 @@ def test_each_topic_begins_where_its_rule_says_and_goes_on_after_a_restart(setup
         )
         after[topic] = [[*values, b"new"] for values in before[topic]]
     with running(flow.file, ready=False) as mirror:
-        wait(after, mirror)
-
-
-def test_an_item_that_is_not_understood_is_refused_with_its_line(setup: Setup) -> None:
-    rule = {"{source}->{target}.start.positions": "orders=soon"}
-    flow = setup.flow("t", rule)
-    ended = command_here("lint", str(flow.file))
-    assert ended.exit_code != 0
-    assert "start.positions" in ended.stdout + ended.stderr
-    assert "position 'soon' is not understood" in ended.stdout + ended.stderr
+        until_equal(copies, after, alive=mirror)
 
 
 def test_a_range_is_copied_once_more_exactly_and_nothing_else_is_touched(setup: Setup) -> None:
@@ -163,19 +159,10 @@ def test_what_comes_while_no_task_runs_is_copied_and_a_topic_made_then(setup: Se
     reset = {"{source}->{target}.source.consumer.auto.offset.reset": "latest"}
     flow = setup.flow(f"{prefix}.*", reset)
 
-    def copies(topic: str) -> list[bytes | None]:
-        logs = read(setup.b, flow.remote(topic))
-        return [record.value for log in logs.values() for record in log.records]
-
     with running(flow.file, ready=False) as mirror:
         mirror.wait_ready(90)
-        until(
-            lambda: committed_positions(flow, idle) == {0: 4},
-            90,
-            "the start is stored",
-            alive=mirror,
-        )
-        until(lambda: committed_positions(flow, empty) == {0: -1}, 90, "an empty start is stored")
+        until_equal(lambda: committed_positions(flow, idle), {0: 4}, "its start", alive=mirror)
+        until_equal(lambda: committed_positions(flow, empty), {0: -1}, "an empty start")
     for topic in (idle, empty):
         write(setup.a, topic, [Sent(0, b"between")] * 3)
     setup.create_topic(setup.a, late, 1)
@@ -183,8 +170,11 @@ def test_what_comes_while_no_task_runs_is_copied_and_a_topic_made_then(setup: Se
     with running(flow.file, ready=False) as mirror:
         mirror.wait_ready(90)
         expected = {idle: [b"between"] * 3, empty: [b"between"] * 3, late: [b"new"] * 4}
-        for topic, values in expected.items():
-            until(lambda: copies(topic) == values, 90, topic, alive=mirror)  # noqa: B023 - called here
+        until_equal(
+            lambda: {it: values_of(setup.b, flow.remote(it)) for it in expected},
+            expected,
+            alive=mirror,
+        )
 
 
 def test_records_of_others_where_the_copy_should_be_are_not_compared(setup: Setup) -> None:
@@ -192,12 +182,12 @@ def test_records_of_others_where_the_copy_should_be_are_not_compared(setup: Setu
     flow = setup.flow(topic, {"{source}->{target}.start.positions": "latest"})
     copy = flow.remote(topic)
     setup.create_topic(setup.b, copy)
-    write(setup.a, topic, records(0, 1_000))
-    write(setup.b, copy, records(5_000, 1_000))
+    write(setup.a, topic, numbered(0, 1_000))
+    write(setup.b, copy, numbered(5_000, 1_000))
     with running(flow.file) as worker:
         # Where the end was found is its position; what was written before would be left out.
         until(lambda: committed_positions(flow, topic) == {0: 999}, 90, "the end", alive=worker)
-        write(setup.a, topic, records(1_000, 5))
+        write(setup.a, topic, numbered(1_000, 5))
         until(lambda: ends(setup.b, copy)[0] == 1_005, 90, "the new records", alive=worker)
     asked = ("verify", flow.file, "--flow", flow.name, "--tier", "0", "-o", "json")
     found = command_here(*asked)

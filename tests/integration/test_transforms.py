@@ -1,14 +1,11 @@
 """Transforms on real brokers: what is changed, dropped and routed, how groups follow, and faults."""
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
-from pathlib import Path
-from typing import Final, cast
+from typing import Final
 
 import pytest
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewPartitions
 
+from tests.integration.cluster_changes import grow
 from tests.integration.connect_process import DISTRIBUTED, mirror_config, rest_of, write_worker
 from tests.integration.exactly_once import ENABLED
 from tests.integration.flow_questions import SOURCE, Asked, path_of
@@ -24,7 +21,6 @@ from tests.integration.mirror_process import (
     running,
     until,
     until_equal,
-    write_flow,
 )
 from tests.integration.offset_census import take_census
 from tests.integration.setups import Setup
@@ -40,7 +36,9 @@ from tests.integration.traffic import (
     committed,
     committed_positions,
     ends,
+    numbered,
     read,
+    wait_covered,
     write,
 )
 from tests.integration.transactions import write_mixed
@@ -73,15 +71,10 @@ def topic(setup: Setup) -> str:
 
 
 def a_flow(
-    folder: Path,
-    source: KafkaAddress,
-    target: KafkaAddress,
-    topics: str,
-    transforms: Mapping[str, str],
-    more: Mapping[str, str] | None = None,
+    setup: Setup, topics: str, transforms: Mapping[str, str], more: Mapping[str, str] | None = None
 ) -> Flow:
     own = {"{source}->{target}." + name: text for name, text in transforms.items()}
-    return write_flow(folder, source, target, topics, {**own, **SHORT_SESSION, **(more or {})})
+    return setup.flow(topics, {**own, **SHORT_SESSION, **(more or {})})
 
 
 def merging(pattern: str, name: str) -> dict[str, str]:
@@ -124,17 +117,10 @@ def _open(record: Record) -> Sequence[tuple[str, bytes | None]]:
     return [header for header in record.headers if header[0] != "secret"]
 
 
-def wait_covered(mirror: Running, flow: Flow, topic: str) -> None:
-    """Wait until the stored positions are the last source offsets, whatever became of their records."""
-    wanted = {p: end - 1 for p, end in ends(flow.source, topic).items() if end}
-    until_equal(lambda: committed_positions(flow, topic), wanted, alive=mirror)
-
-
 async def test_dropped_records_are_holes_and_every_offset_translates_right(
     setup: Setup, topic: str
 ) -> None:
-    flow = a_flow(
-        setup.folder, setup.a, setup.b, topic, FILTERED, {"{source}.consumer.isolation.level": "read_committed"}
+    flow = a_flow(setup, topic, FILTERED, {"{source}.consumer.isolation.level": "read_committed"}
     )  # fmt: skip
     first = 0
     for turn, codec in enumerate(("none", "lz4", "gzip", "zstd")):
@@ -171,7 +157,7 @@ def test_a_group_inside_a_dropped_stretch_continues_at_the_next_record_that_is_l
         "{source}->{target}.sync.group.offsets.enabled": "true",
         "{source}->{target}.sync.group.offsets.interval.seconds": "1",
     }
-    flow = a_flow(setup.folder, setup.a, setup.b, topic, FILTERED, syncing)
+    flow = a_flow(setup, topic, FILTERED, syncing)
     write(setup.a, topic, [Sent(0, b"%d" % n) for n in range(50)])
     write(setup.a, topic, [Sent(0, None, b"k") for _ in range(400)])
     write(setup.a, topic, [Sent(0, b"%d" % n) for n in range(50, 60)])
@@ -212,9 +198,7 @@ def test_topics_that_are_merged_by_several_tasks_lose_nothing_in_kills_and_stops
         setup.create_topic(setup.a, name, PARTITIONS)
     setup.create_topic(setup.b, merged, PARTITIONS)
     flow = a_flow(
-        setup.folder,
-        setup.a,
-        setup.b,
+        setup,
         f"{base}.*",
         merging(rf".*\.{base}-.*", merged),
         {"{source}->{target}.tasks.max": "4", **(ENABLED if exactly_once else {})},
@@ -251,7 +235,7 @@ def test_topics_that_are_merged_by_several_tasks_lose_nothing_in_kills_and_stops
 @pytest.mark.faults
 def test_clean_stops_double_nothing_of_what_is_routed(setup: Setup, topic: str) -> None:
     other = setup.topic("routed", PARTITIONS, on=setup.b)
-    flow = a_flow(setup.folder, setup.a, setup.b, topic, merging(rf".*\.{topic}", other))
+    flow = a_flow(setup, topic, merging(rf".*\.{topic}", other))
     with Load(setup.a, topic, PARTITIONS, rate=RATE) as load:
         for turn in range(3):
             with running(flow.file, name=f"turn-{turn}") as mirror:
@@ -269,7 +253,7 @@ def test_topics_that_a_transform_names_are_created_by_the_targets_brokers(setup:
     days = (1_600_000_000_000, 1_600_086_400_000, 1_600_172_800_000)
     write(setup.a, topic, [Sent(0, b"%d" % n, timestamp_ms=days[n % 3] + n) for n in range(300)])
     dated = {"transforms": "date", "transforms.date.type": APACHE + "TimestampRouter"}
-    flow = a_flow(setup.folder, setup.a, setup.b, topic, dated)
+    flow = a_flow(setup, topic, dated)
     names = [f"{flow.remote(topic)}-{day}" for day in ("20200913", "20200914", "20200915")]
     with running(flow.file) as mirror:
         wait_covered(mirror, flow, topic)
@@ -279,14 +263,13 @@ def test_topics_that_a_transform_names_are_created_by_the_targets_brokers(setup:
 
 
 def test_a_flow_that_may_not_have_transforms_is_refused_by_line(setup: Setup, topic: str) -> None:
-    flow = a_flow(
-        setup.folder, setup.a, setup.b, topic, FILTERED, {"{source}->{target}.offsets.identical": "require"}
+    flow = a_flow(setup, topic, FILTERED, {"{source}->{target}.offsets.identical": "require"}
     )  # fmt: skip
     ended = run_to_end(flow.file)
     assert ended.returncode == 1
     assert "offsets.identical" in ended.stderr
     assert "not possible with transforms" in ended.stderr
-    flow = a_flow(setup.folder, setup.a, setup.b, topic, {**FILTERED, "transforms.drop.type": APACHE + "ValueToKey"})  # fmt: skip
+    flow = a_flow(setup, topic, {**FILTERED, "transforms.drop.type": APACHE + "ValueToKey"})  # fmt: skip
     ended = run_to_end(flow.file)
     assert ended.returncode == 1
     assert "transforms.drop.type" in ended.stderr
@@ -351,110 +334,85 @@ async def test_the_same_transforms_leave_the_same_as_javas(setup: Setup, topic: 
         assert_equal(of_java, of_ours)
 
 
-PACKAGE: Final = "org.apache.kafka.connect.transforms."
 ROUTE: Final = "route"
-
-
-@pytest.fixture
-def narrow(setup: Setup) -> str:
-    return setup.topic("changed", 2)
 
 
 def routed_to(name: str, pattern: str = ".*") -> dict[str, str]:
     own = "{source}->{target}.transforms"
     return {
         own: ROUTE,
-        f"{own}.{ROUTE}.type": PACKAGE + "RegexRouter",
+        f"{own}.{ROUTE}.type": APACHE + "RegexRouter",
         f"{own}.{ROUTE}.regex": pattern,
         f"{own}.{ROUTE}.replacement": name,
         **SHORT_SESSION,
     }
 
 
-def numbered(first: int, count: int) -> list[Sent]:
-    return [Sent(number % 2, b"%d" % number) for number in range(first, first + count)]
-
-
-def wait_positions(mirror: Mirror, flow: Flow, narrow: str) -> None:
-    """Wait until all of a topic is behind the stored positions."""
-    wanted = {p: end - 1 for p, end in ends(flow.source, narrow).items() if end}
-    until_equal(lambda: committed_positions(flow, narrow), wanted, alive=mirror)
-
-
-def add_partitions(region: KafkaAddress, narrow: str, count: int) -> None:
-    admin = AdminClient({"bootstrap.servers": region.bootstrap_servers})
-    # confluent-kafka's annotation leaves the future's result open.
-    answers = admin.create_partitions([NewPartitions(narrow, count)])  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-    cast("dict[str, Future[None]]", answers)[narrow].result(60)
-
-
 @pytest.mark.faults
 def test_a_partition_that_a_router_names_and_that_is_not_there_is_waited_for_and_named(
-    setup: Setup, narrow: str
+    setup: Setup, topic: str
 ) -> None:
     other = setup.topic("narrow", 1, on=setup.b)
-    write(setup.a, narrow, numbered(0, 400))
-    flow = setup.flow(narrow, routed_to(other) | PROMPT)
+    write(setup.a, topic, numbered(0, 400, 2))
+    flow = setup.flow(topic, routed_to(other) | PROMPT)
     with running(flow.file, ready=False) as mirror:
         ask = Asked(mirror)
-        until(
-            lambda: committed_positions(flow, narrow) == {0: 199}, 90, "partition 0", alive=mirror
-        )
+        until(lambda: committed_positions(flow, topic) == {0: 199}, 90, "partition 0", alive=mirror)
 
         def held() -> str:
             found = ask.done("GET", path_of(flow))
             return next(
-                (it["message"] for it in found["errors"] if it["where"] == f"{narrow}-1"), ""
+                (it["message"] for it in found["errors"] if it["where"] == f"{topic}-1"), ""
             )
 
         until(lambda: f"sends records to {other}-1" in held(), 90, held, alive=mirror)
         assert "add the partition" in held()
         until_equal(lambda: ask.done("GET", path_of(flow))["state"], "DEGRADED", alive=mirror)
-        write(setup.a, narrow, numbered(400, 200))
+        write(setup.a, topic, numbered(400, 200, 2))
         until(lambda: ends(setup.b, other)[0] == 300, 90, "the others go on", alive=mirror)
-        add_partitions(setup.b, other, 2)
-        wait_positions(mirror, flow, narrow)
+        grow(setup.b, other, 2)
+        wait_covered(mirror, flow, topic)
         until(lambda: not ask.done("GET", path_of(flow))["errors"], 90, held, alive=mirror)
-    assert_equal(read(setup.a, narrow), read(setup.b, other))
+    assert_equal(read(setup.a, topic), read(setup.b, other))
 
 
 @pytest.mark.faults
 @pytest.mark.parametrize("more", [{}, ENABLED], ids=["at-least-once", "exactly-once"])
 def test_a_poisoned_record_ends_the_task_behind_those_before_it_and_a_change_over_rest_continues(
-    setup: Setup, narrow: str, more: dict[str, str]
+    setup: Setup, topic: str, more: dict[str, str]
 ) -> None:
     other = setup.topic("routed", 2, on=setup.b)
-    write(setup.a, narrow, numbered(0, 100))
-    write(setup.a, narrow, [Sent(0, b"poison", headers=((ROUTE, b""),))])
-    write(setup.a, narrow, numbered(100, 100))
+    write(setup.a, topic, numbered(0, 100, 2))
+    write(setup.a, topic, [Sent(0, b"poison", headers=((ROUTE, b""),))])
+    write(setup.a, topic, numbered(100, 100, 2))
     own = "{source}->{target}."
     poisoned = {
         own + "transforms": f"{ROUTE},poison",
-        own + "transforms.poison.type": PACKAGE + "RegexRouter",
+        own + "transforms.poison.type": APACHE + "RegexRouter",
         own + "transforms.poison.regex": ".*",
         own + "transforms.poison.replacement": "no legal name",
         own + "transforms.poison.predicate": "some",
         own + "predicates": "some",
-        own + "predicates.some.type": PACKAGE + "predicates.HasHeaderKey",
+        own + "predicates.some.type": APACHE + "predicates.HasHeaderKey",
         own + "predicates.some.name": ROUTE,
     }
-    flow = setup.flow(narrow, routed_to(other) | poisoned | more | PROMPT)
+    flow = setup.flow(topic, routed_to(other) | poisoned | more | PROMPT)
     with running(flow.file, ready=False) as mirror:
         ask = Asked(mirror)
         line = mirror.wait_for_log("task failed")
-        assert f"{narrow}-0 offset 50" in line
+        assert f"{topic}-0 offset 50" in line
         assert "no legal name" in line
         until(
-            lambda: committed_positions(flow, narrow).get(0) == 49, 90, "what is before it", alive=mirror
+            lambda: committed_positions(flow, topic).get(0) == 49, 90, "what is before it", alive=mirror
         )  # fmt: skip
         assert len(read(setup.b, other, committed=True)[0].records) == 50
         path = f"/{flow.source_alias}/{flow.target_alias}/connectors/{SOURCE}/config"
         config = ask.done("GET", path)
         ask.done("PUT", path, config | {"errors.tolerance": "all"})
-        wait_positions(mirror, flow, narrow)
+        wait_covered(mirror, flow, topic)
         # Routes change under load, and nothing is lost or doubled by that.
         third = setup.topic("third", 2, on=setup.b)
-        with Load(setup.a, narrow, 2, rate=1_000) as load:
+        with Load(setup.a, topic, 2, rate=1_000) as load:
             for name in (third, other, third):
                 load.wait_acked(800)
                 changed = config | {
@@ -465,10 +423,10 @@ def test_a_poisoned_record_ends_the_task_behind_those_before_it_and_a_change_ove
                 ask.done("PUT", path, changed)
             load.wait_acked(800)
             load.stop()
-        wait_positions(mirror, flow, narrow)
+        wait_covered(mirror, flow, topic)
     copies = [read(setup.b, it, committed=True) for it in (other, third)]
     assert all(copies[1][p].records for p in (0, 1))
-    for partition, log in read(setup.a, narrow).items():
+    for partition, log in read(setup.a, topic).items():
         there = [it for copy in copies for it in copy[partition].records]
         assert sorted(there, key=_value) == sorted(
             (it for it in log.records if it.value != b"poison"), key=_value
@@ -481,20 +439,20 @@ def _value(record: Record) -> bytes:
 
 @pytest.mark.faults
 def test_routers_that_take_the_prefix_away_both_ways_copy_once_also_from_two_files(setup: Setup) -> None:  # fmt: skip
-    narrow = setup.topic_on_both("shared", 1)
-    strip = routed_to("$1", f".*[.]({narrow})")
-    there = setup.flow(narrow, strip | PROMPT)
-    back = setup.flow(narrow, strip | PROMPT, source=setup.b, target=setup.a)
+    topic = setup.topic_on_both("shared", 1)
+    strip = routed_to("$1", f".*[.]({topic})")
+    there = setup.flow(topic, strip | PROMPT)
+    back = setup.flow(topic, strip | PROMPT, source=setup.b, target=setup.a)
     with Mirror(there.file, name="there") as one, Mirror(back.file, name="back") as two:
-        write(setup.a, narrow, [Sent(0, b"a%d" % n) for n in range(50)])
-        until(lambda: ends(setup.b, narrow)[0] == 50, 90, "the way there", alive=one)
-        write(setup.b, narrow, [Sent(0, b"b%d" % n) for n in range(50)])
-        until(lambda: ends(setup.a, narrow)[0] == 100, 90, "the way back", alive=two)
+        write(setup.a, topic, [Sent(0, b"a%d" % n) for n in range(50)])
+        until(lambda: ends(setup.b, topic)[0] == 50, 90, "the way there", alive=one)
+        write(setup.b, topic, [Sent(0, b"b%d" % n) for n in range(50)])
+        until(lambda: ends(setup.a, topic)[0] == 100, 90, "the way back", alive=two)
         # Nothing is under way any more: what came from the other side is dropped, and its position stored.
-        wait_positions(one, there, narrow)
-        wait_positions(two, back, narrow)
+        wait_covered(one, there, topic)
+        wait_covered(two, back, topic)
         assert [mirror.stop() for mirror in (one, two)] == [0, 0]
-    values = [_sorted_values(read(it, narrow)[0]) for it in (setup.a, setup.b)]
+    values = [_sorted_values(read(it, topic)[0]) for it in (setup.a, setup.b)]
     expected = [*(b"a%d" % n for n in range(50)), *(b"b%d" % n for n in range(50))]
     assert values[0] == values[1] == sorted(expected)
 
@@ -505,15 +463,15 @@ def _sorted_values(log: Log) -> list[bytes]:
 
 @pytest.mark.faults
 def test_commands_that_move_records_as_they_are_refuse_a_flow_with_transforms(
-    setup: Setup, narrow: str
+    setup: Setup, topic: str
 ) -> None:
-    flow = setup.flow(narrow, routed_to("x-$0"))
+    flow = setup.flow(topic, routed_to("x-$0"))
     where = [str(flow.file), "--flow", flow.name]
     for command in (
         ("backfill", "plan", *where),
         ("backfill", "run", *where),
         ("verify", *where),
-        ("rerun", *where, "--topic", narrow, "--into", setup.unique("again")),
+        ("rerun", *where, "--topic", topic, "--into", setup.unique("again")),
         ("restore", *where, "--from", str(setup.folder)),
     ):
         ended = command_here(*command)

@@ -4,6 +4,7 @@ Flow: ``write`` or ``Load`` (a thread) -> the mirror -> ``wait_for_copy`` -> ``a
 order, by key, value, headers and timestamp. The truth is what the source cluster holds.
 """
 
+import hashlib
 import json
 import threading
 import time
@@ -23,7 +24,7 @@ from confluent_kafka import (
 )
 
 from mm2py.clock import SYSTEM_CLOCK
-from tests.integration.mirror_process import Flow, Running, until
+from tests.integration.mirror_process import Flow, Running, until, until_equal
 from tests.kit.kafka.region import KafkaAddress
 
 YEAR_MS: Final = 365 * 86_400_000
@@ -137,9 +138,14 @@ def wait_for_markers(region: KafkaAddress, topic: str) -> None:
 
 
 def read(
-    region: KafkaAddress, topic: str, *, committed: bool = False, timeout_s: float = READ_TIMEOUT_S
+    region: KafkaAddress,
+    topic: str,
+    *,
+    committed: bool = False,
+    timeout_s: float = READ_TIMEOUT_S,
+    digests: bool = False,
 ) -> Logs:
-    """Read every partition from its start to its present end."""
+    """Read every partition from its start to its present end; ``digests`` of values where gigabytes do not fit."""
     consumer = reader(region, committed=committed)
     try:
         logs: Logs = {partition: Log([], []) for partition in partitions_of(consumer, topic)}
@@ -153,7 +159,11 @@ def read(
                 error = message.error()
                 if error is None:
                     logs[partition].offsets.append(message.offset() or 0)
-                    logs[partition].records.append(_record(message))
+                    record = _record(message)
+                    if digests:
+                        digest = hashlib.blake2b(record.value or b"", digest_size=12).digest()
+                        record = record._replace(value=digest)
+                    logs[partition].records.append(record)
                 elif error.code() == KafkaError._PARTITION_EOF:
                     open_partitions.discard(partition)
                 elif not error.retriable():
@@ -161,6 +171,16 @@ def read(
     finally:
         consumer.close()
     return logs
+
+
+def records_of(region: KafkaAddress, topic: str, *, committed: bool = False) -> list[Record]:
+    """Return all records of a topic, one partition behind the other; none where it does not exist."""
+    return [it for log in read(region, topic, committed=committed).values() for it in log.records]
+
+
+def values_of(region: KafkaAddress, topic: str, *, committed: bool = False) -> list[bytes]:
+    """Return the values of all records of a topic, one partition behind the other."""
+    return [it.value or b"" for it in records_of(region, topic, committed=committed)]
 
 
 def _record(message: Message) -> Record:
@@ -172,6 +192,12 @@ def _record(message: Message) -> Record:
 
 def _bytes(value: str | bytes | None) -> bytes | None:
     return value.encode() if isinstance(value, str) else value
+
+
+def wait_covered(mirror: Running, flow: Flow, topic: str) -> None:
+    """Wait until the stored positions are the ends of the source's logs, whatever became of the last records."""
+    wanted = {p: end - 1 for p, end in ends(flow.source, topic).items() if end}
+    until_equal(lambda: committed_positions(flow, topic), wanted, alive=mirror)
 
 
 def committed_positions(flow: Flow, topic: str) -> dict[int, int]:
@@ -359,6 +385,14 @@ def committed(region: KafkaAddress, group: str, topic: str) -> dict[int, int]:
         return {it.partition: it.offset for it in client.committed(wanted, timeout=90)}
 
 
+def offset_of(region: KafkaAddress, topic: str, group: str) -> int:
+    """Return where a group is in partition 0; negative for nowhere, and while its coordinator is only being made."""
+    try:
+        return committed(region, group, topic).get(0, -1)
+    except KafkaException:
+        return -1
+
+
 @contextmanager
 def _without_members(region: KafkaAddress, group: str) -> Generator[Consumer]:
     """Lend a client of a group, that of the last look where it was of the same one."""
@@ -390,6 +424,14 @@ def producer(region: KafkaAddress, **settings: str | float | bool) -> Producer:
         "log_level": 0,
     }
     return Producer({**base, **given})
+
+
+def numbered(first: int, count: int, partitions: int = 1, *, keys: int = 0) -> list[Sent]:
+    """Return records whose values are numbers, in turns over partitions and, where there are some, keys."""
+    return [
+        Sent(n % partitions, b"%d" % n, b"%d" % (n % keys) if keys else None)
+        for n in range(first, first + count)
+    ]
 
 
 def write(region: KafkaAddress, topic: str, records: Iterable[Sent], **settings: str | int) -> int:
