@@ -8,25 +8,22 @@ import enum
 import re
 import signal
 import struct
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, final
-
-from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, TopicPartition
 
 from bench.java_mm2 import QUICK_START_FLAGS, start_java
 from bench.mirror_process import MirrorProcess
 from bench.mm2py_worker import start_mm2py
 from bench.topics import Topics
-from tests.integration.traffic import producer
+from tests.integration.mirror_process import until
+from tests.integration.traffic import Sent, read, records_of, write
 from tests.kit.kafka.java import run_java
 from tests.kit.kafka.region import KafkaAddress
 
 PARTITIONS: Final = 3
 DEADLINE_S: Final = 240.0
 JAVA_STOPPED: Final = 128 + signal.SIGTERM
-_POLL_S: Final = 0.05
 
 Partitions = dict[int, list[bytes]]
 
@@ -146,12 +143,11 @@ class Handover:
         return start_java(self._file, log_file, jvm_flags=QUICK_START_FLAGS)
 
     def _produce(self, per_partition: int) -> None:
-        client = producer(self.source)
         for partition, values in self._written.items():
-            for number in range(len(values), len(values) + per_partition):
-                values.append(b"%d-%d" % (partition, number))
-                client.produce(self.topic, values[-1], b"key", partition)
-        assert client.flush(DEADLINE_S) == 0
+            more = range(len(values), len(values) + per_partition)
+            new = [b"%d-%d" % (partition, number) for number in more]
+            values.extend(new)
+            write(self.source, self.topic, [Sent(partition, it, b"key") for it in new])
 
     def _compare(self, step: Step) -> None:
         """Keep what is on the target once the last record of every partition has arrived.
@@ -166,19 +162,19 @@ class Handover:
             return all(copied[p][-1:] == expected[p][-1:] for p in expected)
 
         self.expected[step] = expected
-        eventually(copied_last, lambda: f"the last records arrive: {self._counts(step)}")
+        until(copied_last, DEADLINE_S, lambda: f"the last records arrive: {self._counts(step)}")
 
     def _counts(self, step: Step) -> str:
         return f"{ {p: len(values) for p, values in self.copied.get(step, {}).items()} }"
 
     def _wait_for_internal_records(self) -> None:
         def written() -> bool:
-            syncs = read_all(self.source, self.syncs_topic, 1)
-            beats = read_all(self.target, "heartbeats", 1)
+            syncs = records_of(self.source, self.syncs_topic)
+            beats = records_of(self.target, "heartbeats")
             own = struct.pack(">h", len(self.source_alias)) + self.source_alias.encode()
-            return bool(syncs) and any((beat.key() or b"").startswith(own) for beat in beats)
+            return bool(syncs) and any((beat.key or b"").startswith(own) for beat in beats)
 
-        eventually(written, "offset syncs and heartbeats")
+        until(written, DEADLINE_S, "offset syncs and heartbeats")
 
     @property
     def syncs_topic(self) -> str:
@@ -194,7 +190,7 @@ class Handover:
             self._ours.check_running()
             return wanted.search(self._ours.log(), after) is not None
 
-        eventually(logged, f"mm2py {what}")
+        until(logged, DEADLINE_S, f"mm2py {what}")
 
     def _tail(self) -> str:
         return "" if self._ours is None else "\n".join(self._ours.log().splitlines()[-25:])
@@ -225,52 +221,13 @@ def write_file(file: Path, clusters: Mapping[str, KafkaAddress], *own: str) -> N
     file.write_text("\n".join(lines) + "\n", encoding="latin-1")
 
 
-def eventually(condition: Callable[[], bool], what: str | Callable[[], str]) -> None:
-    """Wait until ``condition`` holds; fail with ``what`` at the deadline."""
-    give_up_at = time.monotonic() + DEADLINE_S
-    while not condition():
-        text = what if isinstance(what, str) else what()
-        assert time.monotonic() < give_up_at, f"not within {DEADLINE_S:.0f} s: {text}"
-        time.sleep(_POLL_S)
-
-
 def read_values(region: KafkaAddress, topic: str) -> Partitions:
     """Return the values of every partition in order; empty where the topic does not exist."""
-    values: Partitions = {partition: [] for partition in range(PARTITIONS)}
-    for message in read_all(region, topic, PARTITIONS):
-        values[message.partition() or 0].append(message.value() or b"")
-    return values
-
-
-def read_all(region: KafkaAddress, topic: str, partitions: int) -> list[Message]:
-    """Read a topic from its start to the end that it has now, with a client that is not ours."""
-    ends = Topics(region.bootstrap_servers).end_offsets(topic, partitions)
-    consumer = Consumer(
-        {
-            "bootstrap.servers": region.bootstrap_servers,
-            "group.id": "reads-without-a-group",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "log_level": 2,
-        }
-    )
-    try:
-        waiting = {partition for partition, end in enumerate(ends) if end > 0}
-        consumer.assign([TopicPartition(topic, p, OFFSET_BEGINNING) for p in waiting])
-        found: list[Message] = []
-        give_up_at = time.monotonic() + DEADLINE_S
-        while waiting:
-            assert time.monotonic() < give_up_at, f"{topic}: the ends {ends} cannot be read"
-            message = consumer.poll(1.0)
-            if message is None:
-                continue
-            if message.error() is None:
-                found.append(message)
-            else:  # the end of a partition; anything else shows as missing records
-                waiting.discard(message.partition() or 0)
-        return found
-    finally:
-        consumer.close()
+    logs = read(region, topic, timeout_s=DEADLINE_S)
+    return {
+        number: [it.value or b"" for it in logs[number].records] if number in logs else []
+        for number in range(PARTITIONS)
+    }
 
 
 def formatted_by_java(region: KafkaAddress, topic: str, formatter: str, count: int) -> list[str]:

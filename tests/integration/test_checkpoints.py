@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer
 
 from mm2py.mirror.checkpoints import Checkpoint, decode_checkpoint
 from mm2py.mirror_client import (
@@ -14,10 +14,10 @@ from mm2py.mirror_client import (
     upstream_clusters,
 )
 from tests.integration.active_active import IDENTITY
-from tests.integration.java_mm2 import formatted_by_java, read_all
+from tests.integration.java_mm2 import formatted_by_java
 from tests.integration.mirror_process import running, until, until_equal
 from tests.integration.setups import Setup
-from tests.integration.traffic import Sent, write
+from tests.integration.traffic import Sent, commit, committed, records_of, write
 from tests.kit.kafka.java import compile_java, run_java
 from tests.kit.kafka.region import KafkaAddress
 
@@ -45,21 +45,6 @@ def consumer(region: KafkaAddress, group: str, **more: object) -> Consumer:
     )
 
 
-def commit(region: KafkaAddress, topic: str, group: str, offset: int) -> None:
-    client = consumer(region, group)
-    offsets = [TopicPartition(topic, number, offset) for number in range(PARTITIONS)]
-    client.commit(offsets=offsets, asynchronous=False)
-    client.close()
-
-
-def committed(region: KafkaAddress, topic: str, group: str) -> list[int]:
-    client = consumer(region, group)
-    wanted = [TopicPartition(topic, number) for number in range(PARTITIONS)]
-    found = [it.offset for it in client.committed(wanted, timeout=90)]
-    client.close()
-    return found
-
-
 def read(client: Consumer, records: int) -> list[bytes]:
     """Read at least so many records as a member of the group."""
     found: list[bytes] = []
@@ -83,9 +68,7 @@ def numbered(first: int, last: int) -> list[Sent]:
 
 def checkpoints_in(region: KafkaAddress, topic: str) -> list[Checkpoint]:
     """Return all that were written, oldest first."""
-    return [
-        decode_checkpoint(it.key() or b"", it.value() or b"") for it in read_all(region, topic, 1)
-    ]
+    return [decode_checkpoint(it.key or b"", it.value or b"") for it in records_of(region, topic)]
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
@@ -99,11 +82,11 @@ def test_a_group_goes_on_at_the_other_side_skipping_nothing(setup: Setup, protoc
         seen = read(first, PARTITIONS * RECORDS // 2)
         first.commit(asynchronous=False)
         first.close()
-        stopped_at = committed(setup.a, topic, group)
+        stopped_at = committed(setup.a, group, topic)
 
         def is_there() -> bool:
-            found = committed(setup.b, flow.remote(topic), group)
-            return all(mine >= 0 for mine, at in zip(found, stopped_at, strict=True) if at >= 0)
+            found = committed(setup.b, group, flow.remote(topic))
+            return all(found.get(it, -1) >= 0 for it, at in stopped_at.items() if at >= 0)
 
         until(is_there, 90, lambda: f"{stopped_at}", alive=worker)
         write(setup.a, topic, numbered(RECORDS, RECORDS + 10))
@@ -126,14 +109,18 @@ def test_java_reads_our_checkpoints_and_offsets_on_the_target_never_go_back(setu
     topic, tip, ahead = setup.unique("orders"), setup.unique("tip"), setup.unique("ahead")
     setup.create_topic(setup.a, topic, PARTITIONS)
     write(setup.a, topic, numbered(0, RECORDS))
-    commit(setup.a, topic, tip, RECORDS)
+    commit(setup.a, tip, topic, dict.fromkeys(range(PARTITIONS), RECORDS))
     flow = setup.flow(topic, OFTEN | {"{source}->{target}.groups": f"{tip},{ahead}"})
     remote = flow.remote(topic)
     with running(flow.file, ready=False) as worker:
-        until_equal(lambda: committed(setup.b, remote, tip), [RECORDS] * PARTITIONS, alive=worker)
+        until_equal(
+            lambda: committed(setup.b, tip, remote),
+            dict.fromkeys(range(PARTITIONS), RECORDS),
+            alive=worker,
+        )
         # The group went on at the target; what it has left at the source is behind that.
-        commit(setup.b, remote, ahead, RECORDS)
-        commit(setup.a, topic, ahead, 1)
+        commit(setup.b, ahead, remote, dict.fromkeys(range(PARTITIONS), RECORDS))
+        commit(setup.a, ahead, topic, dict.fromkeys(range(PARTITIONS), 1))
         checkpoints = f"{flow.source_alias}.checkpoints.internal"
 
         def has(*wanted: tuple[str, int]) -> bool:
@@ -150,15 +137,15 @@ def test_java_reads_our_checkpoints_and_offsets_on_the_target_never_go_back(setu
         until(
             lambda: has((tip, RECORDS), (ahead, 1)), 90, "checkpoints of both groups", alive=worker
         )
-        commit(setup.a, topic, tip, RECORDS - 1)
+        commit(setup.a, tip, topic, dict.fromkeys(range(PARTITIONS), RECORDS - 1))
         until(
             lambda: has((tip, RECORDS - 1)),
             90,
             "a checkpoint that goes back with its group",
             alive=worker,
         )
-    assert committed(setup.b, remote, tip) == [RECORDS] * PARTITIONS
-    assert committed(setup.b, remote, ahead) == [RECORDS] * PARTITIONS
+    assert committed(setup.b, tip, remote) == dict.fromkeys(range(PARTITIONS), RECORDS)
+    assert committed(setup.b, ahead, remote) == dict.fromkeys(range(PARTITIONS), RECORDS)
     written = len(checkpoints_in(setup.b, checkpoints))
     printed = "\n".join(formatted_by_java(setup.b, checkpoints, "CheckpointFormatter", written))
     for group in (tip, ahead):
@@ -202,13 +189,13 @@ def test_a_group_of_a_one_way_flow_that_keeps_names_is_synced_though_there_is_no
 ) -> None:
     topic, group = setup.topic("orders", PARTITIONS), setup.unique("billing")
     write(setup.a, topic, numbered(0, RECORDS))
-    commit(setup.a, topic, group, 100)
+    commit(setup.a, group, topic, dict.fromkeys(range(PARTITIONS), 100))
     flow = setup.flow(topic, {**OFTEN, "replication.policy.class": IDENTITY})
     with running(flow.file) as worker:
         until(
-            lambda: committed(setup.b, topic, group) == [100] * PARTITIONS,
+            lambda: committed(setup.b, group, topic) == dict.fromkeys(range(PARTITIONS), 100),
             45,  # the reader of a topic that must be there would wait for 60 s
-            lambda: f"offsets on the target: {committed(setup.b, topic, group)}",
+            lambda: f"offsets on the target: {committed(setup.b, group, topic)}",
             alive=worker,
         )
         assert not worker.lines("offset map of the flow back")

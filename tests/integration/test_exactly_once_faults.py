@@ -25,15 +25,17 @@ from tests.integration.exactly_once import (
 from tests.integration.flow_questions import Asked, path_of
 from tests.integration.mirror_process import THREE_REPLICAS, Flow, Mirror, running, until
 from tests.integration.setups import Setup
-from tests.integration.test_group_commands import commit_at, offset_of
 from tests.integration.traffic import (
     Load,
     Log,
     Record,
     Sent,
     assert_equal,
+    commit,
     copied,
     ends,
+    numbered,
+    offset_of,
     read,
     wait_for_progress,
     write,
@@ -76,17 +78,13 @@ CONNECT_ENABLED: Final = {
 ENDLESS: Final = 1_000_000_000
 
 
-def _lines(first: int, count: int) -> list[Sent]:
-    return [Sent(number % 2, str(number).encode()) for number in range(first, first + count)]
-
-
 @pytest.mark.parametrize("hosts", matrix([("1",)], [("0",)]))
 def test_a_posted_mirror_copies_once_across_a_kill_and_obeys_altered_offsets(
     setup: Setup, hosts: str
 ) -> None:
     topic, alias = setup.topic("posted", 2), setup.unique("src")
     copy = f"{alias}.{topic}"
-    write(setup.a, topic, _lines(0, 100))
+    write(setup.a, topic, numbered(0, 100, 2))
     file = write_worker(setup.folder, setup.b, CONNECT_ENABLED | {"task.host.processes": hosts})
     config = mirror_config(setup.a, setup.b, alias, topic) | {"exactly.once.support": "required"}
 
@@ -108,7 +106,7 @@ def test_a_posted_mirror_copies_once_across_a_kill_and_obeys_altered_offsets(
         rest.ok("POST", "connectors", {"name": "m", "config": config})
         rest.wait_states("m", "RUNNING", "RUNNING", "RUNNING")
         arrived(100)
-        write(setup.a, topic, _lines(100, 200))
+        write(setup.a, topic, numbered(100, 200, 2))
         worker.kill()
     with running(file, name="successor", program=DISTRIBUTED, ready=False) as worker:
         rest = rest_of(worker)
@@ -270,7 +268,7 @@ def commit_groups(flow: Flow, topic: str, groups: dict[str, int]) -> None:
     end = ends(flow.source, topic)[0]
     for offset in (end // 2, end):
         group = f"{topic}-{len(groups)}"
-        commit_at(flow.source, topic, group, offset)
+        commit(flow.source, group, topic, {0: offset})
         groups[group] = offset
 
 

@@ -42,6 +42,7 @@ from tests.integration.traffic import (
     committed,
     committed_positions,
     ends,
+    numbered,
     wait_for_copy,
     write,
 )
@@ -53,13 +54,9 @@ RECORDS: Final = 148
 UNKNOWN: Final = Translation(Place.UNKNOWN, -1)
 
 
-def records(first: int, end: int) -> list[Sent]:
-    return [Sent(0, b"%d" % number) for number in range(first, end)]
-
-
 def copied_and_stopped(setup: Setup, topic: str, group: str) -> Flow:
     """Copy a topic whose group has read everything, and sync the group."""
-    write(setup.a, topic, records(0, RECORDS))
+    write(setup.a, topic, numbered(0, RECORDS))
     commit(setup.a, group, topic, {0: RECORDS})
     flow = setup.flow(topic, {**OFTEN, **PROMPT, "groups": group})
     with running(flow.file, ready=False) as mirror:
@@ -113,7 +110,7 @@ def test_a_copy_that_was_lost_while_no_worker_ran_is_reported_and_its_group_begi
         assert lost == [Entry("target-lost", topic, 0, 0, RECORDS - 1, "")]
         assert ends(setup.b, copy) == {0: 0}, "no record was needed for it"
         until_equal(lambda: committed(setup.b, group, copy), {0: 0}, alive=mirror)
-        write(setup.a, topic, records(RECORDS, RECORDS + 5))
+        write(setup.a, topic, numbered(RECORDS, 5))
         commit(setup.a, group, topic, {0: RECORDS + 2})
         until_equal(lambda: committed(setup.b, group, copy), {0: 2}, alive=mirror)
     assert wait_for_entries(flow, 1, mirror) == lost, "it is reported once"
@@ -170,7 +167,7 @@ def test_a_source_that_is_rebuilt_is_copied_on_with_its_groups_and_its_offset_sy
     def at() -> tuple[int | None, int | None]:
         return ends(setup.b, copy).get(0), committed(setup.b, group, copy).get(0)
 
-    write(source, topic, records(0, 20))
+    write(source, topic, numbered(0, 20))
     commit(source, group, topic, {0: 5})
     with running(flow.file) as mirror:
         until_equal(at, (20, 5), alive=mirror)
@@ -178,11 +175,11 @@ def test_a_source_that_is_rebuilt_is_copied_on_with_its_groups_and_its_offset_sy
         source.wipe(keeps_id=keeps_id)
         source.start()
         setup.create_topic(source, topic)
-        write(source, topic, records(0, 12))
+        write(source, topic, numbered(0, 12))
         commit(source, group, topic, {0: 8})
         until_equal(at, (32, 28), alive=mirror)
         until(lambda: syncs in topics_of(source), 90, syncs, alive=mirror)
-        write(source, topic, records(12, 13))
+        write(source, topic, numbered(12, 1))
         until(lambda: sum(ends(source, syncs).values()), 90, "a sync", alive=mirror)
 
         def shown() -> str:

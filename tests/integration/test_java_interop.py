@@ -7,7 +7,9 @@ from secrets import token_hex
 
 import pytest
 
-from tests.integration.java_mm2 import JAVA_STOPPED, Handover, Step, formatted_by_java, read_all
+from mm2py.mirror.offset_syncs import decode_offset_sync
+from tests.integration.java_mm2 import JAVA_STOPPED, Handover, Step, formatted_by_java
+from tests.integration.traffic import records_of
 from tests.kit.kafka.region import KafkaAddress
 
 pytestmark = [
@@ -35,8 +37,8 @@ def test_a_sigterm_ends_the_worker_with_exit_code_0(story: Handover) -> None:
 
 def test_the_java_formatter_reads_our_offset_syncs(story: Handover) -> None:
     story.reach(Step.OURS_COPIED_AND_STOPPED)
-    records = read_all(story.source, story.syncs_topic, 1)
-    expected = [sync_line(r.key() or b"", r.value() or b"") for r in records]
+    records = records_of(story.source, story.syncs_topic)
+    expected = [sync_line(r.key or b"", r.value or b"") for r in records]
     # Commits add the last offsets of their moment, so only the pairs are certain.
     pairs = set(
         re.findall(
@@ -54,8 +56,8 @@ def test_the_java_formatter_reads_our_offset_syncs(story: Handover) -> None:
 
 def test_the_java_formatter_reads_our_heartbeats(story: Handover) -> None:
     story.reach(Step.OURS_COPIED_AND_STOPPED)
-    records = read_all(story.target, "heartbeats", 1)
-    expected = [heartbeat_line(r.key() or b"", r.value() or b"") for r in records]
+    records = records_of(story.target, "heartbeats")
+    expected = [heartbeat_line(r.key or b"", r.value or b"") for r in records]
     ours = f"Heartbeat{{sourceClusterAlias={story.source_alias}, targetClusterAlias={story.target_alias}, "
     assert any(line.startswith(ours) for line in expected)
     printed = formatted_by_java(story.target, "heartbeats", "HeartbeatFormatter", len(records))
@@ -113,13 +115,9 @@ def text_at(data: bytes, at: int) -> tuple[str, int]:
 
 
 def sync_line(key: bytes, value: bytes) -> str:
-    topic, at = text_at(key, 0)
-    (partition,) = struct.unpack_from(">i", key, at)
-    upstream, downstream = struct.unpack(">qq", value)
-    return (
-        f"OffsetSync{{topicPartition={topic}-{partition}, "
-        f"upstreamOffset={upstream}, downstreamOffset={downstream}}}"
-    )
+    found = decode_offset_sync(key, value)
+    at = f"upstreamOffset={found.upstream}, downstreamOffset={found.downstream}"
+    return f"OffsetSync{{topicPartition={found.partition}, {at}}}"
 
 
 def heartbeat_line(key: bytes, value: bytes) -> str:

@@ -10,7 +10,6 @@ from secrets import token_hex
 from typing import Final
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
 
 from bench.java_mm2 import QUICK_START_FLAGS, start_java
 from bench.mirror_process import MirrorProcess
@@ -20,12 +19,11 @@ from tests.integration.java_mm2 import (
     DEADLINE_S,
     JAVA_STOPPED,
     PARTITIONS,
-    eventually,
-    read_all,
     read_values,
     write_file,
 )
-from tests.integration.traffic import producer
+from tests.integration.mirror_process import until
+from tests.integration.traffic import Sent, commit, records_of, write
 from tests.kit.kafka.region import KafkaAddress
 
 pytestmark = [
@@ -81,21 +79,16 @@ class TakeOver:
             self.written[topic] = [0] * PARTITIONS
 
     def produce(self, per_partition: int) -> None:
-        client = producer(self.source)
         for topic, counts in self.written.items():
             for partition, count in enumerate(counts):
-                for number in range(count, count + per_partition):
-                    client.produce(topic, b"%d" % number, b"key", partition)
+                more = range(count, count + per_partition)
+                write(self.source, topic, [Sent(partition, b"%d" % it, b"key") for it in more])
                 counts[partition] += per_partition
-        assert client.flush(DEADLINE_S) == 0
 
     def commit(self, *groups: str) -> None:
         topic = next(iter(self.written))
         for group in groups:
-            settings = {"bootstrap.servers": self.source.bootstrap_servers, "group.id": group}
-            consumer = Consumer(settings)
-            consumer.commit(offsets=[TopicPartition(topic, 0, 5)], asynchronous=False)
-            consumer.close()
+            commit(self.source, group, topic, {0: 5})
 
     def copied(self, topic: str) -> list[list[bytes]]:
         remote = topic if self.own_names else f"{self.a}.{topic}"
@@ -112,7 +105,7 @@ class TakeOver:
                 for partition, count in enumerate(counts)
             )
 
-        eventually(last, "the last record of each partition")
+        until(last, DEADLINE_S, "the last record of each partition")
 
     def assert_each_once(self) -> None:
         for topic, counts in self.written.items():
@@ -120,7 +113,7 @@ class TakeOver:
 
     def beats(self) -> int:
         own = self.a.encode()
-        return sum(own in (it.key() or b"") for it in read_all(self.target, "heartbeats", 1))
+        return sum(own in (it.key or b"") for it in records_of(self.target, "heartbeats"))
 
     def log(self, who: str) -> Path:
         self.logs += 1
@@ -143,7 +136,7 @@ def test_a_take_over_starts_each_task_once_and_doubles_no_record(
         flow.commit("billing-" + flow.unique)
     for names in ((), ("in", "za", "jp", "eu")):
         with flow.ours() as ours:
-            eventually(lambda: "source task started" in ours.log(), "tasks run")
+            until(lambda: "source task started" in ours.log(), DEADLINE_S, "tasks run")
             flow.produce(100)
             flow.wait_until_copied()
             flow.create(*names)
@@ -154,9 +147,11 @@ def test_a_take_over_starts_each_task_once_and_doubles_no_record(
     with flow.java() as java:
         flow.wait_until_copied()
         # Its connectors have computed their task configs long before its sixth heartbeat.
-        eventually(lambda: "Started MirrorSourceConnector" in java.log(), "Java's connector runs")
+        until(
+            lambda: "Started MirrorSourceConnector" in java.log(), DEADLINE_S, "a connector of Java"
+        )
         beats = flow.beats()
-        eventually(lambda: flow.beats() > beats + 5, "six heartbeats of Java's")
+        until(lambda: flow.beats() > beats + 5, DEADLINE_S, "six heartbeats of Java's")
         flow.produce(100)
         flow.wait_until_copied()
         flow.assert_each_once()

@@ -4,24 +4,21 @@ import asyncio
 import functools
 import os
 import signal
-import struct
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from secrets import token_hex
 from typing import Final
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
 
 from bench.java_mm2 import QUICK_START_FLAGS, start_java
 from bench.mm2py_worker import start_mm2py
-from bench.topics import Topics
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.mirror.offset_syncs import OffsetSync, OffsetSyncStore, decode_offset_sync
 from mm2py.types import TopicPartition as Partition
 from tests.integration.cluster_changes import delete_records, set_config
 from tests.integration.exactly_once import ENABLED
-from tests.integration.java_mm2 import eventually, read_all
+from tests.integration.java_mm2 import DEADLINE_S
 from tests.integration.ledger_scenes import (
     HOUR_MS,
     PARTITIONS,
@@ -32,23 +29,28 @@ from tests.integration.ledger_scenes import (
 from tests.integration.mirror_process import (
     PROMPT,
     SHORT_SESSION,
+    SINGLE_REPLICA,
     Flow,
     Mirror,
     running,
     until,
-    until_equal,
+    write_file,
 )
 from tests.integration.offset_census import take_census
 from tests.integration.setups import Setup
+from tests.integration.test_checkpoints import checkpoints_in
 from tests.integration.traffic import (
     Load,
     Sent,
     assert_equal,
+    commit,
     committed_positions,
     copied,
     ends,
     producer,
     read,
+    records_of,
+    wait_covered,
     wait_for_copy,
     wait_for_progress,
     write,
@@ -295,12 +297,6 @@ PROPERTIES = {
 }
 
 
-def wait_until_covered(mirror: Mirror, flow: Flow, topic: str) -> None:
-    """Wait until the stored positions are the log ends, markers and aborted records behind the last one included."""
-    wanted = {p: end - 1 for p, end in ends(flow.source, topic).items()}
-    until_equal(lambda: committed_positions(flow, topic), wanted, alive=mirror)
-
-
 @pytest.mark.faults
 @pytest.mark.timeout(1_800)
 @pytest.mark.parametrize(
@@ -330,7 +326,7 @@ async def test_every_offset_translates_right_in_both_directions(
                 continue
             wait_for_copy(mirror, flow, topic, committed=True, timeout_s=300)
             if turn == 3:
-                wait_until_covered(mirror, flow, topic)
+                wait_covered(mirror, flow, topic)
             assert mirror.stop() == 0
         if turn == 1:
             for region in own:
@@ -357,63 +353,35 @@ Syncs = dict[int, list[int]]
 """Upstream offsets of the syncs by partition, in order."""
 
 
-def write_file(
-    path: Path, region_a: KafkaAddress, region_b: KafkaAddress, flows: list[str]
+def write_flows(
+    path: Path,
+    region_a: KafkaAddress,
+    region_b: KafkaAddress,
+    flows: list[str],
+    chosen: Mapping[str, str],
 ) -> None:
     aliases = [alias for flow in flows for alias in flow.split("->")]
-    lines = [f"clusters = {', '.join(aliases)}", "emit.heartbeats.enabled = false"]
+    lines = {"clusters": ", ".join(aliases), "emit.heartbeats.enabled": "false", **chosen}
     for flow in flows:
         source, target = flow.split("->")
-        lines += [
-            f"{source}.bootstrap.servers = {region_a.bootstrap_servers}",
-            f"{target}.bootstrap.servers = {region_b.bootstrap_servers}",
+        lines |= {
+            f"{source}.bootstrap.servers": region_a.bootstrap_servers,
+            f"{target}.bootstrap.servers": region_b.bootstrap_servers,
             # No commit falls into the backlog, whose delayed syncs would be beside those of the rule; few records
             # at a time, so that Java's ten permits suffice for all that its rule chooses.
-            f"{target}.offset.flush.interval.ms = 5000",
-            f"{source}.consumer.max.poll.records = 20",
-            f"{flow}.enabled = true",
-        ]
-    internal = ["offset-syncs.topic", "checkpoints.topic"]
-    internal += ["offset.storage", "status.storage", "config.storage"]
-    lines += [f"{name}.replication.factor = 1" for name in internal]
-    lines += ["replication.factor = 1"]
-    lines += ["emit.checkpoints.interval.seconds = 1"]
-    path.write_text("\n".join(lines) + "\n", encoding="latin-1")
-
-
-def fill(region: KafkaAddress, topic: str) -> None:
-    Topics(region.bootstrap_servers).create(topic, SYNCED_PARTITIONS)
-    client = producer(region)
-    for partition in range(SYNCED_PARTITIONS):
-        for number in range(RECORDS):
-            client.produce(topic, b"%d" % number, b"key", partition)
-    assert client.flush(60) == 0
-
-
-def commit(region: KafkaAddress, topic: str, group: str, offset: int) -> None:
-    consumer = Consumer(
-        {"bootstrap.servers": region.bootstrap_servers, "group.id": group, "log_level": 2}
-    )
-    partitions = [TopicPartition(topic, number, offset) for number in range(SYNCED_PARTITIONS)]
-    consumer.commit(offsets=partitions, asynchronous=False)
-    consumer.close()
-
-
-def text_at(data: bytes, at: int) -> tuple[str, int]:
-    (length,) = struct.unpack_from(">h", data, at)
-    return data[at + 2 : at + 2 + length].decode(), at + 2 + length
+            f"{target}.offset.flush.interval.ms": "5000",
+            f"{source}.consumer.max.poll.records": "20",
+            f"{flow}.enabled": "true",
+        }
+    lines |= dict.fromkeys(SINGLE_REPLICA, "1")
+    write_file(path, {**lines, "emit.checkpoints.interval.seconds": "1"})
 
 
 def checkpoints(region: KafkaAddress, source_alias: str) -> Offsets:
     """Read Java's checkpoints; the last one of a group and partition counts."""
     found: Offsets = {}
-    for record in read_all(region, f"{source_alias}.checkpoints.internal", 1):
-        key, value = record.key() or b"", record.value() or b""
-        group, at = text_at(key, 0)
-        _, at = text_at(key, at)
-        (partition,) = struct.unpack_from(">i", key, at)
-        _, _, downstream = struct.unpack_from(">hqq", value)
-        found[group, partition] = downstream
+    for it in checkpoints_in(region, f"{source_alias}.checkpoints.internal"):
+        found[it.group, it.partition.partition] = it.downstream
     return found
 
 
@@ -433,8 +401,8 @@ def is_synced(region: KafkaAddress, target_alias: str) -> bool:
 
 def all_syncs(region: KafkaAddress, target_alias: str) -> list[OffsetSync]:
     """Return the syncs of our topic in order: other tests leave heartbeats in the region, also of other clusters."""
-    records = read_all(region, f"mm2-offset-syncs.{target_alias}.internal", 1)
-    found = [decode_offset_sync(it.key() or b"", it.value() or b"") for it in records]
+    records = records_of(region, f"mm2-offset-syncs.{target_alias}.internal")
+    found = [decode_offset_sync(it.key or b"", it.value or b"") for it in records]
     return [sync for sync in found if sync.partition.topic.startswith(PREFIX)]
 
 
@@ -474,26 +442,26 @@ def until_by_rule(copy: Callable[[str], Syncs], flow: str, least: int) -> tuple[
 def test_java_translates_every_group_as_far_with_our_syncs_as_with_its_own(setup: Setup) -> None:
     unique = token_hex(3)
     topic, prefix = f"{PREFIX}{unique}", f"group-{unique}"
-    fill(setup.a, topic)
+    setup.create_topic(setup.a, topic, SYNCED_PARTITIONS)
+    for number in range(SYNCED_PARTITIONS):
+        write(setup.a, topic, [Sent(number, b"%d" % it, b"key") for it in range(RECORDS)])
     file = setup.folder / "mm2.properties"
-    chosen = f"topics = {topic}\ngroups = {prefix}.*\n"
+    chosen = {"topics": topic, "groups": f"{prefix}.*"}
 
     def copy_by_us(flow: str) -> Syncs:
-        write_file(file, setup.a, setup.b, [flow])
-        file.write_text(file.read_text() + chosen)
+        write_flows(file, setup.a, setup.b, [flow], chosen)
         target = flow.split("->")[1]
         with start_mm2py(file, setup.folder / f"{target}.log") as worker:
-            eventually(lambda: is_synced(setup.a, target), lambda: worker.log()[-4000:])
+            until(lambda: is_synced(setup.a, target), DEADLINE_S, lambda: worker.log()[-4000:])
             assert worker.stop() == 0
         # A worker that a busy machine starves for a session copies what was not committed again, from a rewind on.
         return {number: last_pass(found) for number, found in syncs(setup.a, target).items()}
 
     def copy_by_java(flow: str) -> Syncs:
-        write_file(file, setup.a, setup.b, [flow])
-        file.write_text(file.read_text() + chosen)
+        write_flows(file, setup.a, setup.b, [flow], chosen)
         target = flow.split("->")[1]
         with start_java(file, setup.folder / f"{target}.log", jvm_flags=QUICK_START_FLAGS) as java:
-            eventually(lambda: is_synced(setup.a, target), lambda: java.log()[-4000:])
+            until(lambda: is_synced(setup.a, target), DEADLINE_S, lambda: java.log()[-4000:])
             java.stop()
         return syncs(setup.a, target)
 
@@ -504,13 +472,15 @@ def test_java_translates_every_group_as_far_with_our_syncs_as_with_its_own(setup
 
     # Only now are there groups: else checkpoints of the time before would stay, which never go back.
     for offset in STOPPED_AT:
-        commit(setup.a, topic, f"{prefix}-{offset:03d}", offset)
-    write_file(file, setup.a, setup.b, [ours, javas])
-    file.write_text(file.read_text() + chosen)
+        everywhere = dict.fromkeys(range(SYNCED_PARTITIONS), offset)
+        commit(setup.a, f"{prefix}-{offset:03d}", topic, everywhere)
+    write_flows(file, setup.a, setup.b, [ours, javas], chosen)
     with start_java(file, setup.folder / "java-2.log", jvm_flags=QUICK_START_FLAGS) as java:
         for alias in (our_source, java_source):
-            eventually(
-                functools.partial(is_complete, setup.b, alias, complete), lambda: java.log()[-4000:]
+            until(
+                functools.partial(is_complete, setup.b, alias, complete),
+                DEADLINE_S,
+                lambda: java.log()[-4000:],
             )
         found, expected = checkpoints(setup.b, our_source), checkpoints(setup.b, java_source)
         java.stop()

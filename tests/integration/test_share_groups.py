@@ -32,8 +32,7 @@ from tests.integration.cluster_changes import forbid_group, permit_group, set_gr
 from tests.integration.mirror_process import Flow, Mirror, running, until, until_equal
 from tests.integration.rest_asking import ask, public_url
 from tests.integration.setups import Setup
-from tests.integration.test_group_commands import commit_at, offset_of
-from tests.integration.traffic import producer
+from tests.integration.traffic import commit, numbered, offset_of, write
 from tests.kit.kafka.java import run_java
 from tests.kit.kafka.region import KafkaAddress, Region
 from tests.kit.regions import ANY_SESSION
@@ -98,13 +97,6 @@ class Shares:
         self._consumer.close()
 
 
-def produce(region: KafkaAddress, topic: str, first: int, count: int) -> None:
-    client = producer(region)
-    for number in range(first, first + count):
-        client.produce(topic, b"%d" % number, partition=0)
-    assert client.flush(60) == 0
-
-
 def start_offsets(region: KafkaAddress, group: str) -> dict[tuple[str, int], int]:
     """Return the start offsets of a group, as Java's kafka-share-groups has them."""
     done = run_java(
@@ -120,7 +112,7 @@ def start_offsets(region: KafkaAddress, group: str) -> dict[tuple[str, int], int
 def flow(setup: Setup) -> tuple[Flow, str, str]:
     """A flow, its topic with a hundred records, and the name of a group."""
     topic = setup.topic("orders", 1)
-    produce(setup.a, topic, 0, RECORDS)
+    write(setup.a, topic, numbered(0, RECORDS))
     return setup.flow(topic, SYNC), topic, setup.unique("shares")
 
 
@@ -141,7 +133,7 @@ def test_a_share_group_continues_with_its_next_record(flow: tuple[Flow, str, str
     member.close()
     with running(mirror.file, ready=False) as worker:
         until_at(mirror.target, group, mirror.remote(topic), RECORDS, worker)
-        produce(mirror.source, topic, RECORDS, 20)
+        write(mirror.source, topic, numbered(RECORDS, 20))
         moved = Shares(mirror.target, mirror.remote(topic), group)
         assert moved.read(20) == list(range(RECORDS, RECORDS + 20))
         shown = until(
@@ -149,7 +141,7 @@ def test_a_share_group_continues_with_its_next_record(flow: tuple[Flow, str, str
         )
         assert (shown["type"], shown["state"]) == ("share", "Empty")
         # A member at the target: its offsets are its own.
-        produce(mirror.source, topic, RECORDS + 20, 20)
+        write(mirror.source, topic, numbered(RECORDS + 20, 20))
         again = Shares(mirror.source, topic, group)
         assert again.read(40) == list(range(RECORDS, RECORDS + 40))
         again.close()
@@ -245,7 +237,7 @@ class Busy:
     def _write(self) -> None:
         while not self._end.is_set():
             count = random.randint(1, 3)
-            produce(self._region, self._topic, self._written, count)
+            write(self._region, self._topic, numbered(self._written, count))
             self._written += count
             self._end.wait(random.random() / 10)
 
@@ -262,7 +254,7 @@ class Busy:
 async def test_what_is_acknowledged_behind_an_open_record_is_counted(setup: Setup) -> None:
     """Another cluster delivers it again: it knows where the group begins, and no more."""
     topic, group = setup.topic("open", 1), setup.unique("shares")
-    produce(setup.a, topic, 0, RECORDS)
+    write(setup.a, topic, numbered(0, RECORDS))
     member = Shares(setup.a, topic, group)
     taken: set[int] = set()
     while len(taken) < RECORDS - 1:
@@ -284,7 +276,7 @@ def test_groups_that_move_under_load_skip_nothing(setup: Setup) -> None:
             group, done = setup.unique("shares"), set[int]()
             member = Shares(setup.a, topic, group)
             for _ in range(chance.randint(3, 12)):
-                produce(setup.a, topic, written, 40)
+                write(setup.a, topic, numbered(written, 40))
                 written += 40
                 done.update(member.take(leave=chance.random() / 2))
                 member.commit()
@@ -323,11 +315,11 @@ def test_a_target_without_share_groups_is_logged_and_other_groups_are_synced(
     setup: Setup, without_shares: Region
 ) -> None:
     topic, group, other = setup.topic("orders", 1), setup.unique("shares"), setup.unique("billing")
-    produce(setup.a, topic, 0, RECORDS)
+    write(setup.a, topic, numbered(0, RECORDS))
     member = Shares(setup.a, topic, group)
     member.read(RECORDS)
     member.close()
-    commit_at(setup.a, topic, other, 10)
+    commit(setup.a, other, topic, {0: 10})
     flow = setup.flow(topic, SYNC, target=without_shares)
     with running(flow.file, ready=False) as worker:
         until(
@@ -352,7 +344,7 @@ def test_missing_grants_are_named_and_the_group_is_synced_once_they_are_there(
     setup: Setup, guarded: Region
 ) -> None:
     topic, group = setup.topic("orders", 1), setup.unique("shares")
-    produce(setup.a, topic, 0, RECORDS)
+    write(setup.a, topic, numbered(0, RECORDS))
     member = Shares(setup.a, topic, group)
     member.read(RECORDS)
     member.close()

@@ -16,15 +16,14 @@ from mm2py.types import TopicPartition
 from tests.integration.active_active import IDENTITY
 from tests.integration.cluster_changes import delete_records, delete_topic
 from tests.integration.failovers import Drivers
-from tests.integration.java_mm2 import JAVA_STOPPED, eventually
+from tests.integration.java_mm2 import DEADLINE_S, JAVA_STOPPED
 from tests.integration.ledger_scenes import entries
 from tests.integration.members import KIP_848, read_some
 from tests.integration.mirror_process import Flow, Mirror, command_here, running, until
 from tests.integration.rest_asking import ask
 from tests.integration.setups import Setup
-from tests.integration.test_group_commands import commit_at, offset_of
-from tests.integration.test_share_groups import Shares, produce, start_offsets
-from tests.integration.traffic import Sent, ends, producer, read, write
+from tests.integration.test_share_groups import Shares, start_offsets
+from tests.integration.traffic import Sent, commit, ends, numbered, offset_of, producer, read, write
 
 pytestmark = [
     pytest.mark.faults,
@@ -76,7 +75,7 @@ class Scene:
 
     def commit(self, kind: str, topic: str, offset: int) -> str:
         group = f"{kind}-{topic}"
-        commit_at(self.flow.source, topic, group, offset)
+        commit(self.flow.source, group, topic, {0: offset})
         self.committed[group, topic] = offset
         return group
 
@@ -97,7 +96,7 @@ class Scene:
             found.update(start_offsets(self.flow.source, group))
             return (topic, 0) in found
 
-        eventually(stored, f"{group} has a start offset")
+        until(stored, DEADLINE_S, f"{group} has a start offset")
         self.shares[group, topic] = found[topic, 0]
 
     def check(self, mirror: Mirror, turn: int) -> None:
@@ -123,7 +122,7 @@ class Scene:
 def grow(mirror: Mirror, scene: Scene, records: int) -> None:
     flow = scene.flow
     for topic in scene.topics:
-        produce(flow.source, topic, ends(flow.source, topic)[0], records)
+        write(flow.source, topic, numbered(ends(flow.source, topic)[0], records))
         end = ends(flow.source, topic)[0]
         until(copied(flow, topic, end), 90, f"all of {topic} is copied", alive=mirror)
 
@@ -136,8 +135,8 @@ def copied_by_java(scene: Scene, folder: Path) -> None:
             for topic, size in scene.topics.items():
                 end = size * piece // 4
                 first = size * (piece - 1) // 4
-                produce(flow.source, topic, first, end - first)
-                eventually(copied(flow, topic, end), f"Java copies {topic}")
+                write(flow.source, topic, numbered(first, end - first))
+                until(copied(flow, topic, end), DEADLINE_S, f"Java copies {topic}")
                 if piece == 1:
                     scene.commit("lags", topic, end - 7)
                     scene.read_some("kip848", topic, end - 9, **KIP_848)
@@ -146,7 +145,7 @@ def copied_by_java(scene: Scene, folder: Path) -> None:
         for topic, size in scene.topics.items():
             scene.commit("all-read", topic, size)
             group = scene.commit("rewound", topic, size - 1)
-            eventually(lambda: scene.there(group, topic) >= 0, "Java places groups")  # noqa: B023 - called here
+            until(lambda: scene.there(group, topic) >= 0, DEADLINE_S, "Java places groups")  # noqa: B023 - called here
             scene.commit("rewound", topic, 10)
         assert java.stop() == JAVA_STOPPED
 
@@ -172,7 +171,7 @@ def test_no_group_skips_a_record_when_a_flow_takes_over_from_java(setup: Setup) 
     # What an earlier version did to groups that lag: their checkpoints show it.
     moved = {f"lags-{topic}": topic for topic in topics}
     for group, topic in moved.items():
-        commit_at(setup.b, flow.remote(topic), group, topics[topic])
+        commit(setup.b, group, flow.remote(topic), {0: topics[topic]})
         copy, read_to = TopicPartition(flow.remote(topic), 0), scene.committed[group, topic]
         key, value = encode_checkpoint(Checkpoint(group, copy, read_to, topics[topic], ""))
         client = producer(setup.b)
@@ -240,7 +239,7 @@ class Turns:
     """By group and topic: its offset on the source, and how many records of the copy it has not passed at most."""
 
     def commit(self, group: str, topic: str, offset: int, most: int | None = None) -> None:
-        commit_at(self.flow.source, topic, f"{group}-{topic}", offset)
+        commit(self.flow.source, f"{group}-{topic}", topic, {0: offset})
         self.at[f"{group}-{topic}", topic] = offset, offset if most is None else most
 
     def checkpoint(self, group: str, topic: str) -> int:
@@ -255,7 +254,7 @@ class Turns:
             found = self.checkpoint(f"{group}-{topic}", topic)
             return found == at if exact else found >= 0
 
-        eventually(is_there, f"{turn}: a checkpoint at the end of {topic}")
+        until(is_there, DEADLINE_S, f"{turn}: a checkpoint at the end of {topic}")
         for (name, of), (offset, most) in self.at.items():
             found = self.checkpoint(name, of)
             assert found <= most, f"{turn}: {name} at {offset} skips {found - most} records"
@@ -285,33 +284,33 @@ def test_checkpoints_alone_skip_nothing_whatever_happens_between_java_and_us(set
         assert client.flush(60) == 0
         if not first:
             client.commit_transaction(60)
-    produce(setup.a, held, 11, 5)
+    write(setup.a, held, numbered(11, 5))
     with start_java(flow.file, setup.folder / "java-1.log", jvm_flags=QUICK_START_FLAGS) as java:
         for topic, count in ((plain, 200), (cut, 40), (again, 30)):
-            produce(setup.a, topic, 0, count)
+            write(setup.a, topic, numbered(0, count))
             turns.commit("lags", topic, count // 4)
-            eventually(copied(flow, topic, count), f"Java copies {topic}")
+            until(copied(flow, topic, count), DEADLINE_S, f"Java copies {topic}")
             turns.commit("read", topic, count)
         turns.commit("lags", held, 3)
-        eventually(copied(flow, held, 5), "Java copies what is committed")
-        eventually(copied(flow, large, 1), "Java copies 50 MB")
+        until(copied(flow, held, 5), DEADLINE_S, "Java copies what is committed")
+        until(copied(flow, large, 1), DEADLINE_S, "Java copies 50 MB")
         turns.check("java", plain, 200, 200, exact=False)
         assert java.stop() == JAVA_STOPPED
     # Retention goes past Java's position; a topic is created again; a transaction is open.
-    produce(setup.a, cut, 40, 40)
+    write(setup.a, cut, numbered(40, 40))
     delete_records(setup.a, cut, 0, 60)
     turns.commit("lost", cut, 50, 40)
     turns.commit("behind", cut, 70, 50)
     delete_topic(setup.a, again)
     setup.create_topic(setup.a, again, 1)
-    produce(setup.a, again, 100, 10)
+    write(setup.a, again, numbered(100, 10))
     del turns.at[f"lags-{again}", again], turns.at[f"read-{again}", again]
     turns.commit("new", again, 4, 34)
     plan = run_plan(flow)
     assert {(it["topic"], it["from"]) for it in plan["partitions"]} >= {(plain, 200), (cut, 60)}
     with running(flow.file, name="ours") as mirror:
         write(setup.a, large, [Sent(0, big[1])], message_max_bytes=2 * BIG)
-        produce(setup.a, plain, 200, 50)
+        write(setup.a, plain, numbered(200, 50))
         for topic, end in ((plain, 250), (cut, 60), (again, 40), (large, 2)):
             until(copied(flow, topic, end), 90, f"we copy {topic}", alive=mirror)
         client.commit_transaction(60)
@@ -327,13 +326,13 @@ def test_checkpoints_alone_skip_nothing_whatever_happens_between_java_and_us(set
     assert turns.values(cut) == [b"%d" % n for n in (*range(40), *range(60, 80))]
     # Java is second now: our offset syncs place its groups, and its checkpoints continue behind ours.
     with start_java(flow.file, setup.folder / "java-2.log", jvm_flags=QUICK_START_FLAGS) as java:
-        produce(setup.a, plain, 250, 50)
-        eventually(copied(flow, plain, 300), "Java continues")
+        write(setup.a, plain, numbered(250, 50))
+        until(copied(flow, plain, 300), DEADLINE_S, "Java continues")
         turns.commit("between", plain, 270)
         turns.check("java-second", plain, 300, 300, exact=False)
         assert java.stop() == JAVA_STOPPED
     with running(flow.file, name="ours-again") as mirror:
-        produce(setup.a, plain, 300, 50)
+        write(setup.a, plain, numbered(300, 50))
         until(copied(flow, plain, 350), 90, "we continue", alive=mirror)
         turns.check("ours-again", plain, 350, 350, exact=True)
         fail_over(turns, mirror)
@@ -392,33 +391,33 @@ def test_clients_go_there_and_back_through_what_java_copied_and_nothing_of_it_co
         log = setup.folder / f"java-{turn}.log"
         with start_java(flow.file, log, jvm_flags=QUICK_START_FLAGS) as java:
             count = 20 if turn else 40
-            produce(setup.a, topic, first, count)
-            eventually(copied_to(first + count), "Java copies")
+            write(setup.a, topic, numbered(first, count))
+            until(copied_to(first + count), DEADLINE_S, "Java copies")
             assert java.stop() == JAVA_STOPPED
         with running(flow.file, name=f"ours-{turn}") as mirror:
             behind, count = first + count, 10 if turn else 20
-            produce(setup.a, topic, behind, count)
+            write(setup.a, topic, numbered(behind, count))
             until(copied_to(behind + count), 90, "we copy", alive=mirror)
             if not turn:
                 continue
             drivers = Drivers(flow, mirror)
             for group, at in ((early, 10), (between, 70), (late, 85)):
-                commit_at(setup.a, topic, group, at)
+                commit(setup.a, group, topic, {0: at})
             done = drivers.execute("failover", kills=["GROUPS"]).document
             assert (done["missing"], done["tail"]) == (0, [])
             assert offset_of(setup.b, topic, late) == 85
             for group, at in ((early, 10), (between, 70)):
                 assert offset_of(setup.b, topic, group) <= at, f"{group} at {at}"
-            produce(setup.b, topic, 90, 10)
+            write(setup.b, topic, numbered(90, 10))
             until(lambda: ends(setup.a, topic)[0] >= 100, 90, "the way back", alive=mirror)
             for group, at in ((early, 30), (between, 75), (late, 95)):
-                commit_at(setup.b, topic, group, at)
+                commit(setup.b, group, topic, {0: at})
             done = drivers.execute("failback", kills=["REVERSE"]).document
             assert (done["missing"], done["tail"]) == (0, [])
             assert offset_of(setup.a, topic, late) == 95
             for group, at in ((early, 30), (between, 75)):
                 assert offset_of(setup.a, topic, group) <= at, f"{group} at {at}"
-            produce(setup.a, topic, 100, 5)
+            write(setup.a, topic, numbered(100, 5))
             until(lambda: ends(setup.b, topic)[0] >= 105, 90, "home", alive=mirror)
     for region in (setup.a, setup.b):
         values = [it.value for it in read(region, topic)[0].records]
@@ -434,21 +433,21 @@ def test_groups_go_there_and_back_through_the_prefixed_copies_of_java_and_skip_n
     flow = setup.flow(topic, SYNC)
     copy = flow.remote(topic)
     with start_java(flow.file, setup.folder / "java.log", jvm_flags=QUICK_START_FLAGS) as java:
-        produce(setup.a, topic, 0, 40)
-        eventually(copied(flow, topic, 40), "Java copies")
+        write(setup.a, topic, numbered(0, 40))
+        until(copied(flow, topic, 40), DEADLINE_S, "Java copies")
         assert java.stop() == JAVA_STOPPED
     with running(flow.file) as mirror:
-        produce(setup.a, topic, 40, 20)
+        write(setup.a, topic, numbered(40, 20))
         until(copied(flow, topic, 60), 90, "we copy", alive=mirror)
         drivers = Drivers(flow, mirror)
         for group, at in ((early, 10), (late, 50)):
-            commit_at(setup.a, topic, group, at)
+            commit(setup.a, group, topic, {0: at})
         done = drivers.execute("failover").document
         assert (done["missing"], done["tail"]) == (0, [])
         assert offset_of(setup.b, copy, late) == 50
         assert offset_of(setup.b, copy, early) <= 10
         for group, at in ((early, 30), (late, 55), (new, 20)):
-            commit_at(setup.b, copy, group, at)
+            commit(setup.b, group, copy, {0: at})
         done = drivers.execute("failback").document
         assert (done["missing"], done["tail"]) == (0, [])
         left = {it["group"]: it["left"] for it in done["groups"]}

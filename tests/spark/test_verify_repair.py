@@ -28,8 +28,7 @@ from tests.integration.members import READ_OF_60, place_of, read_next
 from tests.integration.mirror_process import MM2PY, Flow, running, until
 from tests.integration.setups import Setup
 from tests.integration.test_quotas import throttled
-from tests.integration.test_share_groups import produce
-from tests.integration.traffic import Sent, ends, producer, read, wait_for_copy, write
+from tests.integration.traffic import Sent, ends, numbered, producer, read, wait_for_copy, write
 from tests.integration.transactions import abandon, kept, take_over, write_mixed
 from tests.kit.kafka.reaper import REAPER
 from tests.spark.backfill_process import command as backfill
@@ -394,7 +393,7 @@ def test_groups_of_each_kind_are_moved_to_the_copies_that_were_made_again(setup:
     flow = setup.flow(topic, SYNC)
     copy = flow.remote(topic)
     setup.create_topic(setup.a, topic, 1)
-    produce(setup.a, topic, 0, 60)
+    write(setup.a, topic, numbered(0, 60))
     groups = {kind: setup.unique(kind) for kind in READ_OF_60}
 
     def is_at(topic: str, group: str, kind: str, offset: int) -> Callable[[], bool]:
@@ -413,7 +412,7 @@ def test_groups_of_each_kind_are_moved_to_the_copies_that_were_made_again(setup:
         assert report["equal"] is True
         for kind, group in groups.items():
             until(is_at(copy, group, kind, 61 + READ_OF_60[kind]), 90, kind, alive=mirror)
-        produce(setup.a, topic, 60, 5)
+        write(setup.a, topic, numbered(60, 5))
         for kind, group in groups.items():
             first = READ_OF_60[kind]
             assert read_next(setup.b, copy, group, kind, 5) == list(range(first, first + 5)), kind
