@@ -1,5 +1,8 @@
 """Exactly once on real brokers: kills, freezes and stops under load lose nothing and double nothing."""
 
+import random
+from typing import Final
+
 import pytest
 
 from tests.integration.cluster_changes import set_config
@@ -14,6 +17,7 @@ from tests.integration.exactly_once import (
 )
 from tests.integration.flow_questions import Asked, path_of
 from tests.integration.mirror_process import SHORT_SESSION, Flow, Mirror, running, until
+from tests.integration.other_releases import region_of
 from tests.integration.setups import Setup
 from tests.integration.several_workers import Workers
 from tests.integration.traffic import (
@@ -26,11 +30,16 @@ from tests.integration.traffic import (
     wait_for_progress,
     write,
 )
+from tests.kit.kafka.region import Region, started
+from tests.kit.matrix import matrix
+from tests.kit.regions import ANY_SESSION
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
 
 PARTITIONS = 4
 RATE = 1_500
+ENDS: Final = ("kill", "stop", "kill")
+LONG_S: Final = 1_800
 
 
 @pytest.fixture
@@ -44,9 +53,13 @@ def flow(setup: Setup, topic: str) -> Flow:
 
 
 @pytest.mark.faults
-def test_kills_and_stops_under_load_double_nothing(flow: Flow, topic: str) -> None:
+@pytest.mark.timeout(LONG_S)
+@pytest.mark.parametrize("turns", matrix([(ENDS,)], [(ENDS * 7,)]), ids=["three", "21"])
+def test_kills_and_stops_under_load_double_nothing(
+    flow: Flow, topic: str, turns: tuple[str, ...]
+) -> None:
     with Load(flow.source, topic, PARTITIONS, rate=RATE) as load:
-        for turn, ends_by in enumerate(("kill", "stop", "kill")):
+        for turn, ends_by in enumerate(turns):
             with Mirror(flow.file, name=f"{ends_by}-{turn}") as mirror:
                 mirror.wait_ready()
                 wait_for_progress(mirror, flow, topic)
@@ -60,6 +73,23 @@ def test_kills_and_stops_under_load_double_nothing(flow: Flow, topic: str) -> No
         mirror.check_defects()
 
 
+@pytest.mark.chaos
+@pytest.mark.timeout(LONG_S)
+def test_twenty_ends_of_one_of_two_workers_double_nothing(flow: Flow, topic: str) -> None:
+    chance = random.Random(topic)
+    with Workers(flow) as workers, Load(flow.source, topic, PARTITIONS, rate=RATE) as load:
+        workers.start("one", "two")
+        workers.wait_for_start(topic)
+        for turn in range(20):
+            end = workers.kill if chance.random() < 0.6 else workers.stop
+            end(chance.choice(workers.running))
+            workers.wait_for_copy_everywhere(topic)
+            workers.start(f"turn-{turn}")
+            load.wait_acked(chance.randrange(RATE))
+        load.stop()
+        assert assert_each_once(workers.running[0], flow, topic) > 5 * RATE
+
+
 @pytest.mark.parametrize("partitions", [1, pytest.param(12, marks=pytest.mark.faults)])
 def test_first_starts_over_topics_that_take_less_than_joined_batches_restart_no_task(
     setup: Setup, partitions: int
@@ -69,6 +99,31 @@ def test_first_starts_over_topics_that_take_less_than_joined_batches_restart_no_
         write_small_batches(setup.a, topic, partitions, 24_000)
         flow = setup.flow(topic, ENABLED)
         assert first_start(flow, topic, name=f"turn-{turn}", killed=turn == 1) == 24_000
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(LONG_S)
+@pytest.mark.parametrize("brokers", ["v1", "v2", "2.4.1", "2.8.2"])
+def test_first_starts_beside_brokers_of_either_transaction_protocol_restart_no_task(
+    setup: Setup, brokers: str
+) -> None:
+    """2.4.1 is a source alone."""
+    chance = random.Random(brokers)
+    options = ("--feature", f"transaction.version={1 if brokers == 'v1' else 2}")
+    source, target = (
+        region_of(brokers)
+        if brokers in there
+        else Region("own", properties=ANY_SESSION, format_options=options)
+        for there in (("2.4.1", "2.8.2"), ("2.8.2",))
+    )
+    with started(source, target):
+        for turn in range(25):
+            topic, partitions = setup.unique("limited"), chance.choice((1, 2, 4, 12))
+            setup.create_topic(source, topic, partitions, config=SMALL_LIMIT)
+            write_small_batches(source, topic, partitions, 24_000)
+            flow = setup.flow(topic, ENABLED, source=source, target=target)
+            killed = chance.random() < 0.3
+            assert first_start(flow, topic, name=f"start-{turn}", killed=killed) == 24_000
 
 
 def test_what_precedes_a_record_that_is_too_large_is_committed_also_where_no_partition_is_left(
@@ -96,11 +151,15 @@ def test_what_precedes_a_record_that_is_too_large_is_committed_also_where_no_par
 
 
 @pytest.mark.faults
-def test_a_worker_that_was_frozen_writes_nothing_when_it_wakes(flow: Flow, topic: str) -> None:
+@pytest.mark.timeout(LONG_S)
+@pytest.mark.parametrize("rounds", matrix([(1,)], [(5,)]))
+def test_a_worker_that_was_frozen_writes_nothing_when_it_wakes(
+    flow: Flow, topic: str, rounds: int
+) -> None:
     with Workers(flow) as workers, Load(flow.source, topic, PARTITIONS, rate=RATE) as load:
         first, second = workers.start("one", "two")
         workers.wait_for_start(topic)
-        for frozen in (first, second):
+        for frozen in (first, second) * rounds:
             with workers.frozen(frozen):
                 workers.wait_for_copy_everywhere(topic)
             load.wait_acked(RATE)

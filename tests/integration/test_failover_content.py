@@ -34,7 +34,7 @@ from tests.integration.failovers import (
     secured_region,
 )
 from tests.integration.ledger_scenes import entries
-from tests.integration.mirror_process import until
+from tests.integration.mirror_process import until, until_equal
 from tests.integration.rest_asking import ask
 from tests.integration.setups import Setup
 from tests.integration.small_disk import FEW_INDEXES, fill, small_disk
@@ -136,12 +136,8 @@ class Way:
     def copy(self, topic: str) -> None:
         """Write 20 records, and wait for their copies."""
         write(self.here, topic, [Sent(n % PARTITIONS, b"before %d" % n) for n in range(20)])
-        until(
-            lambda: values(self.there, topic) == values(self.here, topic),
-            90,
-            "the copy",
-            alive=self.drivers.mirror,
-        )
+        wanted = values(self.here, topic)
+        until_equal(lambda: values(self.there, topic), wanted, alive=self.drivers.mirror)
 
     def check_kept(self, topic: str, were_open: set[bytes]) -> None:
         """Every record that is committed here is there or kept, and what was open when it was kept is marked."""
@@ -345,18 +341,12 @@ def test_what_the_cleaner_takes_while_a_drain_copies_is_no_loss_and_no_group_ski
         assert [it for it in entries(flow) if it.topic == topic] == []
         positions = committed(there, group, topic)
         for partition, log in read(here, topic).items():
-            left = {
-                it.value
-                for it, at in zip(log.records, log.offsets, strict=True)
-                if at >= at_hole[partition]
-            }
             copy = read(there, topic)[partition]
-            seen = {
-                it.value
-                for it, at in zip(copy.records, copy.offsets, strict=True)
-                if at >= positions[partition]
-            }
-            assert left <= seen
+            left, seen = (
+                set(it.records[bisect_left(it.offsets, at) :])
+                for it, at in ((log, at_hole[partition]), (copy, positions[partition]))
+            )
+            assert {it.value for it in left} <= {it.value for it in seen}
 
 
 def test_a_drain_waits_for_the_right_to_write_that_is_taken_away_from_the_mirror(
@@ -574,9 +564,7 @@ def test_records_of_a_topic_that_was_created_again_are_copied_before_clients_mov
         stored = dict.fromkeys(range(PARTITIONS), half - 1)
         until(lambda: committed_positions(flow, topic) == stored, 90, "the commit", alive=mirror)
         drivers.change_flow("pause", "PAUSED")
-        delete_topic(a, topic)
-        stage.create_topic(a, topic, PARTITIONS)
-        allow(a, topic)
+        create_again(stage, a, topic)
         write(a, topic, [Sent(n % PARTITIONS, b"new %d" % n) for n in range(RECORDS)])
         commit(a, group, topic, {0: half - 2})
 
@@ -612,6 +600,30 @@ def test_records_of_a_topic_that_was_created_again_are_copied_before_clients_mov
         assert not [it for it in values if it is not None and it.startswith(b"new")]
 
 
+def moved_away(stage: Stage, drivers: Drivers, topic: str) -> None:
+    """Write on A, move clients to B, write there, and wait until that is on A."""
+    write(stage.a, topic, [Sent(n % PARTITIONS, b"old %d" % n) for n in range(RECORDS)])
+    drivers.execute("failover")
+    write(stage.b, topic, [Sent(n % PARTITIONS, b"away %d" % n) for n in range(RECORDS)])
+    there = dict.fromkeys(range(PARTITIONS), 2 * RECORDS // PARTITIONS)
+    until_equal(lambda: ends(stage.a, topic), there, alive=drivers.mirror)
+
+
+def create_again(stage: Stage, region: Region, topic: str) -> None:
+    delete_topic(region, topic)
+    stage.create_topic(region, topic, PARTITIONS)
+    allow(region, topic)
+
+
+def check_home(stage: Stage, drivers: Drivers, topic: str) -> None:
+    """What is written on A comes to B, which had three times the records, and nothing of B came back to it."""
+    write(stage.a, topic, [Sent(0, b"home")])
+    half = 3 * RECORDS // PARTITIONS
+    wanted = {0: half + 1, 1: half}
+    until_equal(lambda: ends(stage.b, topic), wanted, "home on B", alive=drivers.mirror)
+    assert read(stage.b, topic)[0].records[-1].value == b"home"
+
+
 def test_a_topic_that_is_created_again_where_clients_are_away_comes_home_whole(
     stage: Stage,
 ) -> None:
@@ -620,13 +632,8 @@ def test_a_topic_that_is_created_again_where_clients_are_away_comes_home_whole(
     topic, group = stage.unique("orders"), stage.unique("billing")
     with stage.home(topic) as drivers:
         mirror = drivers.mirror
-        write(a, topic, [Sent(n % PARTITIONS, b"old %d" % n) for n in range(RECORDS)])
-        drivers.execute("failover")
-        write(b, topic, [Sent(n % PARTITIONS, b"away %d" % n) for n in range(RECORDS)])
-        until(lambda: sum(ends(a, topic).values()) == 2 * RECORDS, 90, "there", alive=mirror)
-        delete_topic(b, topic)
-        stage.create_topic(b, topic, PARTITIONS)
-        allow(b, topic)
+        moved_away(stage, drivers, topic)
+        create_again(stage, b, topic)
         write(b, topic, [Sent(n % PARTITIONS, b"new %d" % n) for n in range(3 * RECORDS)])
         commit(b, group, topic, dict.fromkeys(range(PARTITIONS), 1))
 
@@ -648,10 +655,7 @@ def test_a_topic_that_is_created_again_where_clients_are_away_comes_home_whole(
             ]
         place = committed(a, group, topic)
         assert place == dict.fromkeys(range(PARTITIONS), 2 * half + 1)
-        write(a, topic, [Sent(0, b"home")])
-        until(lambda: ends(b, topic)[0] == 3 * half + 1, 90, "home on B", alive=mirror)
-        assert read(b, topic)[0].records[-1].value == b"home"
-        assert sum(ends(b, topic).values()) == 3 * RECORDS + 1, "nothing of B came back to it"
+        check_home(stage, drivers, topic)
 
 
 def test_a_topic_that_is_created_again_where_clients_return_to_is_named_and_clients_go_on_in_it(
@@ -662,13 +666,8 @@ def test_a_topic_that_is_created_again_where_clients_return_to_is_named_and_clie
     topic, group = stage.unique("orders"), stage.unique("billing")
     with stage.home(topic) as drivers:
         mirror, flow = drivers.mirror, drivers.flow
-        write(a, topic, [Sent(n % PARTITIONS, b"old %d" % n) for n in range(RECORDS)])
-        drivers.execute("failover")
-        write(b, topic, [Sent(n % PARTITIONS, b"away %d" % n) for n in range(RECORDS)])
-        until(lambda: sum(ends(a, topic).values()) == 2 * RECORDS, 90, "there", alive=mirror)
-        delete_topic(a, topic)
-        stage.create_topic(a, topic, PARTITIONS)
-        allow(a, topic)
+        moved_away(stage, drivers, topic)
+        create_again(stage, a, topic)
         write(b, topic, [Sent(n % PARTITIONS, b"new %d" % n) for n in range(RECORDS)])
         until(lambda: sum(ends(a, topic).values()) == RECORDS, 90, "the rest", alive=mirror)
         half = RECORDS // PARTITIONS
@@ -690,7 +689,4 @@ def test_a_topic_that_is_created_again_where_clients_return_to_is_named_and_clie
             numbers = range(partition, RECORDS, PARTITIONS)
             assert [it.value for it in log.records] == [b"new %d" % n for n in numbers]
         assert committed(a, group, topic) == dict.fromkeys(range(PARTITIONS), 1)
-        write(a, topic, [Sent(0, b"home")])
-        until(lambda: ends(b, topic)[0] == 3 * half + 1, 90, "home on B", alive=mirror)
-        assert read(b, topic)[0].records[-1].value == b"home"
-        assert sum(ends(b, topic).values()) == 3 * RECORDS + 1, "nothing of B came back to it"
+        check_home(stage, drivers, topic)

@@ -3,20 +3,27 @@
 Each for seconds, and as a row of `make chaos` again and again or for long; then memory is flat, too.
 """
 
+import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
 
 import pytest
 
 from tests.integration.far_regions import Rig, far_pair
 from tests.integration.memory_census import Census
-from tests.integration.mirror_process import running, until
+from tests.integration.mirror_process import Flow, Mirror, running, until, write_flow
 from tests.integration.setups import Setup
-from tests.integration.target_outages import PARTITIONS, outages
 from tests.integration.traffic import (
     Load,
     Sent,
     assert_equal,
+    committed_positions,
+    ends,
+    read,
     wait_for_copy,
     wait_for_progress,
     write,
@@ -26,8 +33,86 @@ from tests.kit.matrix import matrix
 
 pytestmark = [pytest.mark.faults, pytest.mark.integration, pytest.mark.timeout(300)]
 
+PARTITIONS: Final = 8
+RATE: Final = 1_000
+PROGRESS_S: Final = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a run has left on the target."""
+
+    records: int
+    lost: int
+    doubled: int
+    """Records that are there again."""
+    positions: int
+    steps_back: list[tuple[int, int, int]]
+    """Partition, and the offsets of two positions written one after the other, the later one smaller."""
+    memberships_lost: int
+
+
+def outages(rig: Rig, folder: Path, topic: str, lengths_s: Sequence[float]) -> Outcome:
+    """Cut the target off once for each length, with two workers under load."""
+    properties = {**rig.bootstrap, "tasks.max": "4"}
+    flow = write_flow(folder, rig.source.region, rig.target.region, topic, properties)
+    with Mirror(flow.file, name="one") as one, Mirror(flow.file, name="two") as two:
+        one.wait_ready()
+        two.wait_ready()
+        with Load(rig.source.region, topic, PARTITIONS, rate=RATE) as load:
+            for length_s in lengths_s:
+                _progress(one, flow, topic)
+                rig.target.line.stall()
+                load.wait_acked(round(RATE * length_s), timeout_s=length_s + 60)
+                rig.target.line.heal()
+            _progress(one, flow, topic)
+        truth, _ = wait_for_copy(one, flow, topic, timeout_s=120)
+        lost = [line for worker in (one, two) for line in worker.lines("membership lost")]
+        assert (one.stop(), two.stop()) == (0, 0)
+    wanted = [record.value for log in truth.values() for record in log.records]
+    there = [r.value for log in read(flow.target, flow.remote(topic)).values() for r in log.records]
+    positions = _positions(flow, topic)
+    return Outcome(
+        records=len(wanted),
+        lost=len(set(wanted) - set(there)),
+        doubled=len(there) - len(set(there)),
+        positions=sum(map(len, positions.values())),
+        steps_back=[
+            (partition, before, after)
+            for partition, written in positions.items()
+            for before, after in pairwise(written)
+            if after < before
+        ],
+        memberships_lost=len(lost),
+    )
+
+
+def _progress(worker: Mirror, flow: Flow, topic: str) -> None:
+    """Wait until what the source has now is copied, and positions behind it are stored."""
+    there = ends(flow.source, topic)
+
+    def stored() -> bool:
+        positions = committed_positions(flow, topic)
+        return all(positions.get(p, -1) >= end - 1 for p, end in there.items() if end)
+
+    until(stored, PROGRESS_S, "the copy and its positions to catch up", alive=worker)
+
+
+def _positions(flow: Flow, topic: str) -> dict[int, list[int]]:
+    """Return every position that was written, in order, by partition; the topic is not compacted yet."""
+    written: dict[int, list[int]] = {}
+    for log in read(flow.target, flow.offsets_topic).values():
+        for record in log.records:
+            if record.key is None or record.value is None:
+                continue
+            _, partition = json.loads(record.key)
+            if partition.get("topic") == topic:
+                offset = json.loads(record.value)["offset"]
+                written.setdefault(partition["partition"], []).append(offset)
+    return written
+
+
 LINE_PARTITIONS = 2
-RATE = 1_000
 LONGER_THAN_A_SESSION = 8 * RATE
 """Records that are written meanwhile; the session is 6 s."""
 LONG = 40 * RATE

@@ -10,7 +10,9 @@ from mm2py.clock import SYSTEM_CLOCK
 from tests.integration.cluster_changes import (
     delete_records,
     delete_topic,
+    forbid_creating,
     forbid_writing,
+    permit_creating,
     permit_writing,
     set_config,
     topics_of,
@@ -26,17 +28,15 @@ from tests.integration.traffic import (
     assert_equal,
     committed_positions,
     ends,
+    numbered,
     read,
     wait_for_copy,
     write,
 )
+from tests.kit.matrix import matrix
 from tests.kit.regions import NewRegion
 
 pytestmark = [pytest.mark.faults, pytest.mark.integration, pytest.mark.timeout(300)]
-
-
-def numbered(first: int, count: int, partitions: int = 1) -> list[Sent]:
-    return [Sent(n % partitions, b"%d" % n) for n in range(first, first + count)]
 
 
 def lag_of(mirror: Mirror, topic: str) -> tuple[int | None, bool]:
@@ -116,9 +116,14 @@ def test_a_partition_that_failed_for_a_large_record_continues_when_the_limit_is_
         assert mirror.stop() == 0
 
 
+@pytest.mark.parametrize(
+    ("how", "rounds"),
+    matrix([("forbidden", 1)], [("forbidden", 3), ("deleted", 1)]),
+)
 def test_ten_partitions_that_the_target_does_not_take_leave_ten_others_flowing(
-    setup: Setup, new_region: NewRegion
+    setup: Setup, new_region: NewRegion, how: str, rounds: int
 ) -> None:
+    """May not be written again and again, or were deleted and may not be created again."""
     target = new_region("guarded", properties={"super.users": "User:nobody"})
     prefix = setup.unique("full")
     stuck, flowing = f"{prefix}-stuck", f"{prefix}-flowing"
@@ -126,46 +131,47 @@ def test_ten_partitions_that_the_target_does_not_take_leave_ten_others_flowing(
     flow = setup.flow(
         f"{prefix}-.*", {"sync.topic.configs.enabled": "false", **memory}, target=target
     )
+    remote = flow.remote(stuck)
     for topic in (stuck, flowing):
         setup.create_topic(setup.a, topic, 10)
-        # Each partition has more than its share, all of them more than the memory.
-        write(setup.a, topic, (Sent(n % 10, b"%d:" % n + bytes(1_000)) for n in range(20_000)))
-    setup.create_topic(target, flow.remote(stuck), 10)
-    forbid_writing(target, flow.remote(stuck))
-    with running(flow.file, ready=False) as mirror:
-        mirror.wait_for_log("TOPIC_AUTHORIZATION_FAILED")
-        assert_equal(*wait_for_copy(mirror, flow, flowing))
-        write(setup.a, flowing, numbered(20_000, 100, 10))
-        wait_for_copy(mirror, flow, flowing)
-        assert sum(ends(target, flow.remote(stuck)).values()) == 0
-        permit_writing(target, flow.remote(stuck))
-        assert_equal(*wait_for_copy(mirror, flow, stuck))
-
-
-def test_an_unwritable_topic_stalls_alone_and_recovers(setup: Setup, new_region: NewRegion) -> None:
-    # Where nobody is a superuser, rules of a topic count for us too.
-    target = new_region("guarded", properties={"super.users": "User:nobody"})
-    prefix = setup.unique("acl")
-    closed, open_ = f"{prefix}-closed", f"{prefix}-open"
-    for topic in (closed, open_):
-        setup.create_topic(setup.a, topic, 2)
-    flow = setup.flow(f"{prefix}-.*", target=target)
-    with Mirror(flow.file) as mirror:
-        write(setup.a, closed, numbered(0, 100, 2))
-        wait_for_copy(mirror, flow, closed)
-        forbid_writing(target, flow.remote(closed))
-        write(setup.a, closed, numbered(100, 100, 2))
-        said = mirror.wait_for_log("TOPIC_AUTHORIZATION_FAILED")
-        assert f"may not Write topic {flow.remote(closed)} of cluster" in said
-        assert f"--operation Write --topic {flow.remote(closed)}" in said
-        write(setup.a, open_, numbered(0, 200, 2))
-        assert_equal(*wait_for_copy(mirror, flow, open_))
-        assert sum(ends(target, flow.remote(closed)).values()) == 100
-        permit_writing(target, flow.remote(closed))
-        assert_equal(*wait_for_copy(mirror, flow, closed))
-        mirror.wait_for_log("target takes")
-        assert mirror.stop() == 0
-        assert not mirror.lines("ERROR")
+        write(setup.a, topic, numbered(0, 100, 10))
+    with running(flow.file) as mirror:
+        for topic in (stuck, flowing):
+            assert_equal(*wait_for_copy(mirror, flow, topic))
+        for turn in range(rounds):
+            if how == "forbidden":
+                forbid_writing(target, remote)
+            else:
+                forbid_creating(target, remote)
+                delete_topic(target, remote)
+                until(lambda: remote not in topics_of(target), 90, "the deletion")
+            before = sum(ends(target, remote).values())
+            # Each partition has more than its share, all of them more than the memory.
+            for topic in (stuck, flowing):
+                records = (
+                    Sent(n % 10, b"%d-%d:" % (turn, n) + bytes(1_000)) for n in range(20_000)
+                )
+                write(setup.a, topic, records)
+            said = mirror.wait_for_log("TOPIC_AUTHORIZATION_FAILED|cannot be created")
+            assert_equal(*wait_for_copy(mirror, flow, flowing))
+            assert sum(ends(target, remote).values()) == before
+            if how == "forbidden":
+                assert f"may not Write topic {remote} of cluster" in said
+                assert f"--operation Write --topic {remote}" in said
+                permit_writing(target, remote)
+                assert_equal(*wait_for_copy(mirror, flow, stuck))
+                mirror.wait_for_log("target takes")
+                assert not mirror.lines("ERROR")
+        if how == "deleted":
+            permit_creating(target, remote)
+            until(lambda: sum(ends(target, remote).values()) >= 20_000, 120, "a copy", alive=mirror)
+    # What was on a deleted copy is gone with it; from there on nothing is missing or doubled.
+    truth, gone = read(setup.a, stuck), 10 if how == "deleted" else 0
+    for partition, log in read(target, remote).items():
+        assert log.records == truth[partition].records[gone:], f"partition {partition}"
+    # A task that was started again meanwhile does not know what the target had acknowledged.
+    named = {(it.kind, it.topic, it.first, it.last) for it in entries(flow)}
+    assert named <= {("target-lost", stuck, 0, 9)}
 
 
 def test_a_target_that_refuses_a_topic_is_quoted_with_topic_and_property(setup: Setup) -> None:

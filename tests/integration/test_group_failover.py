@@ -7,20 +7,17 @@ a second later is compared, record by record, with what they had committed.
 import logging
 import random
 import time
-from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from threading import Event, Thread
 from typing import Final
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from tests.integration.mirror_process import Mirror, until, write_flow
+from tests.integration.mirror_process import Mirror, until
 from tests.integration.setups import Setup
 from tests.integration.traffic import Load, committed, reader
 from tests.kit.kafka.region import KafkaAddress
-from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.faults, pytest.mark.integration, pytest.mark.timeout(900)]
 
@@ -107,47 +104,6 @@ def first_read(region: KafkaAddress, topic: str, partition: int, offset: int) ->
         assert time.monotonic() < deadline, f"no record at {partition} {offset}"
 
 
-def move_at_random_moments(
-    regions: tuple[KafkaAddress, KafkaAddress],
-    unique: Callable[[str], str],
-    create_topic: CreateTopic,
-    folder: Path,
-    *,
-    moments: int,
-) -> None:
-    a, b = regions
-    topic = unique("orders")
-    create_topic(a, topic, PARTITIONS)
-    flow = write_flow(
-        folder, a, b, topic, {"{source}->{target}.sync.group.offsets.enabled": "true"}
-    )
-    copy, chance = flow.remote(topic), random.Random(moments)
-    groups = [
-        (f"{kind}-{protocol}-{unique('g')}", protocol, per_poll)
-        for protocol in ("classic", "consumer")
-        for kind, per_poll in (("tip", 1_000), ("behind", 20), ("start", 1))
-    ]
-    reread: list[int] = []
-    load = Load(a, topic, PARTITIONS, rate=PARTITIONS * RECORDS_PER_S, value_bytes=0)
-    with load, Mirror(flow.file) as worker:
-        for _ in range(moments):
-            members = [
-                Member(a, topic, group, protocol, per_poll=per_poll)
-                for group, protocol, per_poll in groups
-            ]
-            until(partial(are_synced, members, b, copy), 90, "offsets on the target", alive=worker)
-            Event().wait(chance.uniform(0.5, 2.5))
-            chance.shuffle(members)
-            for member in members:
-                member.stop()
-            stopped = time.monotonic()
-            for member in members:
-                Event().wait(max(0.0, stopped + SYNC_S - time.monotonic()))
-                reread += compare(member, b, copy, stopped)
-        worker.check_running()
-    log.warning("%d partitions moved, read again: %s", len(reread), sorted(reread)[-10:])
-
-
 def are_synced(members: list[Member], target: KafkaAddress, copy: str) -> bool:
     """Whether all members commit, and their offsets are known at the target."""
     return all(
@@ -183,15 +139,33 @@ def is_synced_to(target: KafkaAddress, group: str, copy: str, partition: int, ol
     return not oldest or (at >= 0 and first_read(target, copy, partition, at) >= oldest)
 
 
-def test_groups_that_move_skip_nothing_and_read_little_again(
-    setup: Setup, regions: tuple[KafkaAddress, KafkaAddress]
-) -> None:
-    move_at_random_moments(regions, setup.unique, setup.create_topic, setup.folder, moments=2)
-
-
-@pytest.mark.chaos
 @pytest.mark.timeout(3_600)
-def test_groups_that_move_at_fifty_moments_skip_nothing_and_read_little_again(
-    setup: Setup, regions: tuple[KafkaAddress, KafkaAddress]
-) -> None:
-    move_at_random_moments(regions, setup.unique, setup.create_topic, setup.folder, moments=50)
+@pytest.mark.parametrize("moments", [2, pytest.param(50, marks=pytest.mark.chaos)])
+def test_groups_that_move_skip_nothing_and_read_little_again(setup: Setup, moments: int) -> None:
+    a, b, topic = setup.a, setup.b, setup.topic("orders", PARTITIONS)
+    flow = setup.flow(topic, {"{source}->{target}.sync.group.offsets.enabled": "true"})
+    copy, chance = flow.remote(topic), random.Random(moments)
+    groups = [
+        (f"{kind}-{protocol}-{setup.unique('g')}", protocol, per_poll)
+        for protocol in ("classic", "consumer")
+        for kind, per_poll in (("tip", 1_000), ("behind", 20), ("start", 1))
+    ]
+    reread: list[int] = []
+    load = Load(a, topic, PARTITIONS, rate=PARTITIONS * RECORDS_PER_S, value_bytes=0)
+    with load, Mirror(flow.file) as worker:
+        for _ in range(moments):
+            members = [
+                Member(a, topic, group, protocol, per_poll=per_poll)
+                for group, protocol, per_poll in groups
+            ]
+            until(partial(are_synced, members, b, copy), 90, "offsets on the target", alive=worker)
+            Event().wait(chance.uniform(0.5, 2.5))
+            chance.shuffle(members)
+            for member in members:
+                member.stop()
+            stopped = time.monotonic()
+            for member in members:
+                Event().wait(max(0.0, stopped + SYNC_S - time.monotonic()))
+                reread += compare(member, b, copy, stopped)
+        worker.check_running()
+    log.warning("%d partitions moved, read again: %s", len(reread), sorted(reread)[-10:])

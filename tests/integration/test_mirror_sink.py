@@ -177,47 +177,6 @@ def test_a_killed_member_loses_nothing_and_others_take_its_part(flow: Flow, topi
         wait_committed(mirror, flow, topic)
 
 
-@pytest.mark.faults
-def test_a_killed_worker_is_continued_by_the_next(flow: Flow, topic: str) -> None:
-    with Load(flow.source, topic, PARTITIONS, rate=RATE) as load:
-        with Mirror(flow.file, name="killed") as mirror:
-            wait_ready(mirror)
-            wait_for_progress(mirror, flow, topic)
-            load.wait_acked(RATE)
-            mirror.kill()
-        load.stop()
-    with running(flow.file, name="next", ready=False) as mirror:
-        truth, copy = wait_for_copy(mirror, flow, topic)
-        assert_resumed(truth, copy, rewinds=2)
-
-
-@pytest.mark.faults
-def test_transforms_change_real_records(setup: Setup, topic: str) -> None:
-    own = {
-        "transforms": "drop,mark",
-        "transforms.drop.type": TRANSFORMS + "Filter",
-        "transforms.drop.predicate": "tombstone",
-        "transforms.mark.type": "InsertHeader",
-        "transforms.mark.header": "copied",
-        "transforms.mark.value.literal": "yes",
-        "predicates": "tombstone",
-        "predicates.tombstone.type": TRANSFORMS + "predicates.RecordIsTombstone",
-    }
-    flow = a_flow(setup.folder, setup.a, setup.b, topic, own)
-    write(flow.source, topic, every_kind(700))
-    with running(flow.file, ready=False) as mirror:
-        until(lambda: copied(flow, topic) == 600, 90, "600 copies", alive=mirror)
-        wait_committed(mirror, flow, topic)
-    truth, copy = read(flow.source, topic), read(flow.target, flow.remote(topic))
-    for partition, log in truth.items():
-        kept = [
-            it._replace(headers=(*it.headers, ("copied", b"yes")))
-            for it in log.records
-            if it.value is not None
-        ]
-        assert copy[partition].records == kept
-
-
 def test_a_record_that_the_target_refuses_goes_to_the_dead_letter_queue_and_no_other(
     setup: Setup, topic: str
 ) -> None:
