@@ -36,8 +36,8 @@ from tests.integration.mirror_process import (
 from tests.integration.rest_asking import ask, public_url
 from tests.integration.setups import Setup
 from tests.integration.test_night import Teller
-from tests.integration.traffic import Sent, copied, ends, write
-from tests.kit.kafka.region import Region
+from tests.integration.traffic import Sent, copied, ends, numbered, write
+from tests.kit.kafka.region import KafkaAddress, Region
 
 pytestmark = [pytest.mark.faults, pytest.mark.integration, pytest.mark.timeout(400)]
 
@@ -49,7 +49,7 @@ SUPPRESSION = "{source}->{target}.loop.suppression"
 @pytest.fixture
 def topic(setup: Setup) -> str:
     name = setup.topic("granted", 1)
-    write(setup.a, name, [Sent(0, b"%d" % number) for number in range(10)])
+    write(setup.a, name, numbered(0, 10))
     return name
 
 
@@ -57,6 +57,21 @@ def errors(mirror: Mirror, flow: Flow) -> str:
     """Return what ``/flows`` calls wrong."""
     status, found = ask(f"{public_url(mirror).rstrip('/')}{path_of(flow)}")
     return " ".join(each["message"] for each in found["errors"]) if status == 200 else ""
+
+
+def wait_for_errors(mirror: Mirror, flow: Flow, *texts: str) -> None:
+    """Wait until these are wrong; without any, until nothing is."""
+
+    def is_told() -> bool:
+        found = errors(mirror, flow)
+        return all(it in found for it in texts) if texts else not found
+
+    until(is_told, 90, lambda: errors(mirror, flow), alive=mirror)
+
+
+def wait_for_copies(mirror: Mirror, target: KafkaAddress, topic: str) -> None:
+    """Wait until a topic with the same name has ten records."""
+    until(lambda: sum(ends(target, topic).values()) == 10, 90, "the copy", alive=mirror)
 
 
 @pytest.mark.parametrize("right", ["Write", "Create"])
@@ -72,11 +87,11 @@ def test_an_offset_map_that_may_not_be_kept_is_named_and_kept_once_it_may(
         forbid_creating(guarded, name)
     with running(flow.file, ready=False) as mirror:
         until(lambda: copied(flow, topic) == 10, 90, "the copy without a map", alive=mirror)
-        until(lambda: name in errors(mirror, flow), 90, lambda: errors(mirror, flow), alive=mirror)
+        wait_for_errors(mirror, flow, name)
         (permit_writing if right == "Write" else permit_creating)(guarded, name)
         write(setup.a, topic, [Sent(0, b"behind")])
         until(lambda: sum(ends(guarded, name).values()), 90, "the map to be kept", alive=mirror)
-        until(lambda: not errors(mirror, flow), 90, lambda: errors(mirror, flow), alive=mirror)
+        wait_for_errors(mirror, flow)
 
 
 def test_a_flow_whose_backfill_topic_may_not_be_created_copies_and_names_the_right(
@@ -98,7 +113,7 @@ def test_a_source_whose_producer_ids_may_not_be_read(
     """Another mirror writes there: nothing is copied, and the grant is named, until it is given."""
     topic = setup.topic("granted", 1, on=guarded)
     setup.create_topic(setup.b, topic, 1)
-    write(guarded, topic, [Sent(0, b"%d" % number) for number in range(10)])
+    write(guarded, topic, numbered(0, 10))
     properties = {SUPPRESSION: suppression, "replication.policy.class": IDENTITY}
     flow = setup.flow(topic, properties, source=guarded)
     if PRODUCERS not in topics_of(guarded):
@@ -107,15 +122,10 @@ def test_a_source_whose_producer_ids_may_not_be_read(
     forbid_reading(guarded, PRODUCERS)
     try:
         with running(flow.file, ready=False) as mirror:
-            until(
-                lambda: PRODUCERS in errors(mirror, flow) and "grant" in errors(mirror, flow),
-                90,
-                lambda: errors(mirror, flow),
-                alive=mirror,
-            )
+            wait_for_errors(mirror, flow, PRODUCERS, "grant")
             assert sum(ends(setup.b, topic).values()) == 0
             permit_reading(guarded, PRODUCERS)
-            until(lambda: sum(ends(setup.b, topic).values()) == 10, 90, "the copy", alive=mirror)
+            wait_for_copies(mirror, setup.b, topic)
     finally:
         permit_reading(guarded, PRODUCERS)
 
@@ -126,7 +136,7 @@ def test_auto_copies_everything_from_a_source_where_the_topic_of_ids_may_not_be_
     topic = setup.unique("granted")
     for region in (guarded, setup.b):
         setup.create_topic(region, topic, 1)
-    write(guarded, topic, [Sent(0, b"%d" % number) for number in range(10)])
+    write(guarded, topic, numbered(0, 10))
     flow = setup.flow(topic, {"replication.policy.class": IDENTITY}, source=guarded)
     if PRODUCERS in topics_of(guarded):
         delete_topic(guarded, PRODUCERS)
@@ -134,14 +144,8 @@ def test_auto_copies_everything_from_a_source_where_the_topic_of_ids_may_not_be_
     forbid_creating(guarded, PRODUCERS)
     try:
         with running(flow.file, ready=False) as mirror:
-            until(lambda: sum(ends(setup.b, topic).values()) == 10, 90, "the copy", alive=mirror)
-            until(
-                lambda: "loops are not suppressed" in errors(mirror, flow),
-                90,
-                lambda: errors(mirror, flow),
-                alive=mirror,
-            )
-            assert "grant Create" in errors(mirror, flow)
+            wait_for_copies(mirror, setup.b, topic)
+            wait_for_errors(mirror, flow, "loops are not suppressed", "grant Create")
     finally:
         permit_creating(guarded, PRODUCERS)
 
@@ -155,15 +159,10 @@ def test_a_target_where_producer_ids_may_not_be_written_gets_nothing_until_they_
     forbid_writing(guarded, PRODUCERS)
     try:
         with running(flow.file, ready=False) as mirror:
-            until(
-                lambda: PRODUCERS in errors(mirror, flow),
-                90,
-                lambda: errors(mirror, flow),
-                alive=mirror,
-            )
+            wait_for_errors(mirror, flow, PRODUCERS)
             assert sum(ends(guarded, topic).values()) == 0
             permit_writing(guarded, PRODUCERS)
-            until(lambda: sum(ends(guarded, topic).values()) == 10, 90, "the copy", alive=mirror)
+            wait_for_copies(mirror, guarded, topic)
     finally:
         permit_writing(guarded, PRODUCERS)
 
@@ -183,7 +182,7 @@ def test_a_task_that_may_not_use_its_id_names_the_grant_and_starts_once_it_is_gi
     setup: Setup, guarded: Region
 ) -> None:
     topic = setup.topic("granted", 1)
-    write(setup.a, topic, [Sent(0, b"%d" % number) for number in range(10)])
+    write(setup.a, topic, numbered(0, 10))
     flow = setup.flow(topic, ENABLED, target=guarded)
     name = f"{flow.source_alias}-mm2-MirrorSourceConnector-0"
     forbid_transactions(guarded, name)
@@ -198,7 +197,7 @@ def test_a_source_that_may_only_be_read_leaves_health_and_exit_codes_to_the_flow
 ) -> None:
     """The flow back is not enabled, but would write heartbeats to it, as in Java."""
     topic = setup.topic("granted", 1, on=guarded)
-    write(guarded, topic, [Sent(0, b"%d" % number) for number in range(10)])
+    write(guarded, topic, numbered(0, 10))
     forbid_creating(guarded, "*")
     properties = {"emit.heartbeats.enabled": "true", "offset-syncs.topic.location": "target"}
     flow = setup.flow(topic, properties, source=guarded)
@@ -227,7 +226,7 @@ def test_offset_syncs_that_may_not_be_written_are_named_until_they_may(
 ) -> None:
     """They are before the first record, where nobody else is kept from writing that."""
     topic = setup.topic("granted", 1, on=guarded)
-    records = [Sent(0, b"%d" % number) for number in range(10)]
+    records = numbered(0, 10)
     flow = setup.flow(topic, PROMPT, source=guarded)
     name = f"mm2-offset-syncs.{flow.target_alias}.internal"
     if right != "Create":
@@ -250,7 +249,7 @@ def test_offset_syncs_that_may_not_be_written_are_named_until_they_may(
             until(lambda: copied(flow, topic) == 10, 90, "the copy without syncs", alive=mirror)
             assert name in errors(mirror, flow)
             give(guarded, name)
-            until(lambda: not errors(mirror, flow), 90, lambda: errors(mirror, flow), alive=mirror)
+            wait_for_errors(mirror, flow)
             until(lambda: sum(ends(guarded, name).values()), 90, "a sync", alive=mirror)
     finally:
         give(guarded, name)

@@ -25,7 +25,7 @@ from mm2py.protocol.records import NewRecord, Record
 from mm2py.protocol.topics import NewTopic
 from mm2py.types import TopicPartition
 from tests.certificates import PASSWORD, Authority
-from tests.integration.clients import connected
+from tests.integration.clients import connected, in_use, opened
 from tests.integration.mirror_process import Flow, Mirror, run_to_end, until, write_flow
 from tests.integration.secured import (
     CLIENT_WORD,
@@ -301,12 +301,6 @@ async def test_missing_acls_for_idempotent_writes_are_named(secured: SecuredRegi
         await writer.close()
 
 
-async def opened(props: Properties) -> BrokerConnection:
-    settings = connection_settings({"client.id": "test", **props})
-    (host, port), *_ = settings.bootstrap_servers
-    return await BrokerConnection.open(host, port, settings, BufferPool())
-
-
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-512", "OAUTHBEARER"])
 async def test_a_login_is_renewed_under_load_without_losing_a_request(
     secured: SecuredRegion, mechanism: str
@@ -318,22 +312,11 @@ async def test_a_login_is_renewed_under_load_without_losing_a_request(
         )
 
     connection = await opened(props)
-    answered = 0
-
-    async def ask() -> None:
-        nonlocal answered
-        while time.monotonic() < end:
-            await connection.call(metadata(()))
-            answered += 1
-
-    # The broker ends a session after this time; it is renewed twice while it is used.
-    end = time.monotonic() + 2.2 * SESSION_MS / 1000
     try:
-        await asyncio.gather(*(ask() for _ in range(4)))
-        assert not connection.closed
+        # The broker ends a session after this time; it is renewed twice while it is used.
+        await in_use(connection, 2.2 * SESSION_MS / 1000)
     finally:
         await connection.close()
-    assert answered > 0
 
 
 async def test_an_idle_connection_ends_with_its_session(secured: SecuredRegion) -> None:
