@@ -311,19 +311,26 @@ def test_a_worker_with_tls_is_asked_with_certificate_and_password(setup: Setup, 
         shell.ok(*pause, *ca, "--token-file", str(setup.folder / "token"))
 
 
-def test_a_worker_whose_clusters_are_away_at_its_start_says_why_everywhere_and_ends_in_order(
-    tmp_path: Path,
-) -> None:
+@pytest.fixture
+def away(tmp_path: Path) -> tuple[Path, int]:
+    """The file of a flow whose clusters are at a port where nobody listens."""
     port, rest = free_ports(2)
     file = tmp_path / "away.properties"
     file.write_text(
         f"clusters = A, B\nA.bootstrap.servers = 127.0.0.1:{port}\nB.bootstrap.servers = 127.0.0.1:{port}\n"
         f"A->B.enabled = true\nlisteners = http://127.0.0.1:{rest}\n"
     )
+    return file, port
+
+
+def test_a_worker_whose_clusters_are_away_at_its_start_says_why_everywhere_and_ends_in_order(
+    away: tuple[Path, int],
+) -> None:
+    file, port = away
     cause = f"waits for target cluster B at 127.0.0.1:{port}"
-    away = ForeignRegion("away", f"127.0.0.1:{port}")
+    nobody = ForeignRegion("away", f"127.0.0.1:{port}")
     with Mirror(file) as worker:
-        shell = Shell(url_of(worker), Flow(away, away, "A", "B", file), "t")
+        shell = Shell(url_of(worker), Flow(nobody, nobody, "A", "B", file), "t")
         until(lambda: cause in shell.run("flow", "list").stderr, 90, "the cause", alive=worker)
         for words, code in (
             (("flow", "list"), 3),
@@ -343,14 +350,10 @@ def test_a_worker_whose_clusters_are_away_at_its_start_says_why_everywhere_and_e
         assert "stopped" in worker.log().splitlines()[-1]
 
 
-def test_a_worker_under_nohup_outlives_its_terminal_and_ends_in_order(tmp_path: Path) -> None:
-    port, rest = free_ports(2)
-    file = tmp_path / "away.properties"
-    file.write_text(
-        f"clusters = A, B\nA.bootstrap.servers = 127.0.0.1:{port}\nB.bootstrap.servers = 127.0.0.1:{port}\n"
-        f"A->B.enabled = true\nlisteners = http://127.0.0.1:{rest}\n"
-    )
-    with Mirror(file, program=("nohup", COMMAND)) as worker:
+def test_a_worker_under_nohup_outlives_its_terminal_and_ends_in_order(
+    away: tuple[Path, int],
+) -> None:
+    with Mirror(away[0], program=("nohup", COMMAND)) as worker:
         url = url_of(worker)
         worker.send(signal.SIGHUP)
         assert ask(url)[0] == 200

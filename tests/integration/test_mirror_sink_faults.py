@@ -19,7 +19,14 @@ from tests.integration.cluster_changes import (
 from tests.integration.connect_process import Rest, rest_of
 from tests.integration.flow_questions import Asked, path_of
 from tests.integration.ledger_scenes import Entry, wait_for_entries
-from tests.integration.mirror_process import THREE_REPLICAS, Flow, Mirror, running, until
+from tests.integration.mirror_process import (
+    THREE_REPLICAS,
+    Flow,
+    Mirror,
+    running,
+    until,
+    until_equal,
+)
 from tests.integration.setups import Setup
 from tests.integration.sinks import PARTITIONS, a_flow, group_of, shown, wait_committed, wait_ready
 from tests.integration.small_disk import FEW_INDEXES, fill, small_disk
@@ -266,12 +273,7 @@ def test_as_many_members_as_tasks_share_the_partitions_evenly(
             )
             assert_equal(*wait_for_copy(mirror, flow, topic))
             wait_committed(mirror, flow, topic)
-        until(
-            lambda: shown(mirror, flow)["lag_records"] == 0,
-            120,
-            lambda: str(shown(mirror, flow)),
-            alive=mirror,
-        )
+        until_equal(lambda: shown(mirror, flow)["lag_records"], 0, timeout_s=120, alive=mirror)
 
 
 BEFORE: Final = 60
@@ -337,12 +339,8 @@ def test_a_topic_created_again_while_it_is_paused_is_copied_whole(
         wait_committed(mirror, flow, topic)
         ask = pause(mirror, flow, **only)
         push(flow, topic, "gone", 7)
-        until(
-            lambda: shown(mirror, flow)["lag_records"] == 7 * PARTITIONS,
-            120,
-            lambda: str(shown(mirror, flow)),
-            alive=mirror,
-        )
+        lag = 7 * PARTITIONS
+        until_equal(lambda: shown(mirror, flow)["lag_records"], lag, timeout_s=120, alive=mirror)
         recreate(flow, topic, create_topic)
         second = push(flow, topic, "second", after)
         ask.done("POST", f"{path_of(flow)}/resume", **only)

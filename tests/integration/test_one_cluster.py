@@ -16,7 +16,7 @@ from tests.integration.mirror_process import (
 )
 from tests.integration.rest_asking import ask, public_url
 from tests.integration.setups import Setup
-from tests.integration.traffic import Sent, ends, write
+from tests.integration.traffic import Sent, ends, numbered, write
 from tests.kit.kafka.region import ForeignRegion, KafkaAddress, Region
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
@@ -66,7 +66,7 @@ def test_a_cloned_cluster_is_told_apart_after_the_remedy_that_the_refusal_names(
 ) -> None:
     original, clone = own_regions
     topic = setup.topic("orders", on=original)
-    write(original, topic, [Sent(0, b"%d" % n) for n in range(10)])
+    write(original, topic, numbered(0, 10))
     original.stop()
     clone.stop()
     clone.clone(original)
@@ -83,15 +83,7 @@ def test_a_cloned_cluster_is_told_apart_after_the_remedy_that_the_refusal_names(
     clone.start()
     until_equal(lambda: sum(ends(clone, topic).values()), 10, "its own data stay")
     with running(flow.file) as worker:
-        until(
-            lambda: (
-                flow.remote(topic) in topics_of(clone)
-                and sum(ends(clone, flow.remote(topic)).values()) == 10
-            ),
-            90,
-            "the copy",
-            alive=worker,
-        )
+        until_equal(lambda: ends(clone, flow.remote(topic)), {0: 10}, "the copy", alive=worker)
 
 
 def site(
@@ -187,25 +179,10 @@ def test_two_sites_that_call_each_other_remote_and_keep_names_copy_each_record_o
     pair = ("far", "near")  # the stored state of the two above is on these clusters, too
     to_b, to_a = site(setup, pair, a, b, topic, **names), site(setup, pair, b, a, topic, **names)
     with running(to_b.file, name="right") as right, running(to_a.file, name="left") as left:
-        until(
-            lambda: ends(a, topic) == ends(b, topic) == {0: 2},
-            90,
-            lambda: f"{ends(a, topic)} {ends(b, topic)}",
-            alive=right,
-        )
+        until_equal(lambda: [ends(it, topic) for it in (a, b)], [{0: 2}] * 2, alive=right)
         write(a, topic, [Sent(0, b"3")])
         write(b, topic, [Sent(0, b"4")])
-        until(
-            lambda: ends(a, topic) == ends(b, topic) == {0: 4},
-            90,
-            lambda: f"{ends(a, topic)} {ends(b, topic)}",
-            alive=left,
-        )
+        until_equal(lambda: [ends(it, topic) for it in (a, b)], [{0: 4}] * 2, alive=left)
         write(a, topic, [Sent(0, b"5")])
-        until(
-            lambda: ends(b, topic) == {0: 5},
-            90,
-            lambda: f"{ends(a, topic)} {ends(b, topic)}",
-            alive=left,
-        )
+        until_equal(lambda: ends(b, topic), {0: 5}, alive=left)
     assert ends(a, topic) == ends(b, topic) == {0: 5}

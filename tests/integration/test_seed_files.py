@@ -13,7 +13,7 @@ from examples.scene import Scene
 from mm2py.config.lint import lint
 from mm2py_connectors.config import CONNECTORS
 from tests.integration.cluster_changes import replicas_of, topics_of
-from tests.integration.mirror_process import Flow, Mirror, run_to_end, until
+from tests.integration.mirror_process import Flow, Mirror, until
 from tests.integration.setups import Setup
 from tests.integration.traffic import Sent, assert_equal, wait_for_copy, write
 from tests.kit.kafka.region import KafkaAddress, Region
@@ -136,13 +136,6 @@ def test_a_consumer_group_moves_to_the_secondary_and_continues_where_it_left(
         show(scene, topic, f"primary-kafka-cluster.{topic}", group)
         assert mirror.stop() == 0
         assert not mirror.lines("ERROR")
-
-
-def test_the_guide_with_its_brokers_in_a_comment_is_refused(tmp_path: Path) -> None:
-    file = SEEDS / "seed_mm2_migration_first.properties"
-    ended = run_to_end(file)
-    assert ended.returncode == 1
-    assert f"{file}:2: source.bootstrap.servers: is missing" in ended.stderr
 
 
 ROOT = Path(__file__).parents[2]
