@@ -11,7 +11,6 @@ from typing import Final, NamedTuple
 
 import pytest
 
-from tests.chaos.snapshots import snapshot
 from tests.chaos.throughput import wait_s
 from tests.integration.cluster_changes import set_quota
 from tests.integration.far_regions import Rig
@@ -25,6 +24,7 @@ from tests.integration.traffic import (
     assert_resumed,
     copied,
     ends,
+    read,
     wait_for_progress,
     write,
 )
@@ -43,6 +43,7 @@ VALUE_BYTES = 2_000
 HALVES_S = (6.0, 15.0)
 """Frozen and not, for as long each: within a session and longer than one. The buffers are full after eight."""
 MOST_GROWTH_MB = 20.0
+READ_S = 240.0
 CUTS_S = (8.0, 15.0)
 """Longer than a session of the dedicated mode (6 s): workers that are cut off from the target lose their membership."""
 EVERY_S: Final = 10.0
@@ -119,8 +120,8 @@ def wait_until_arrived(mirror: Mirror, flow: Flow, topic: str) -> None:
 
 def assert_content(flow: Flow, topic: str, rewinds: int) -> None:
     truth, copy = (
-        snapshot(flow.source, topic, digests=True),
-        snapshot(flow.target, flow.remote(topic), digests=True),
+        read(region, name, digests=True, timeout_s=READ_S)
+        for region, name in ((flow.source, topic), (flow.target, flow.remote(topic)))
     )
     doubled = assert_resumed(truth, copy, rewinds=rewinds)
     log.warning("memory: %d records on the target, %d doubled", copied(flow, topic), doubled)

@@ -14,23 +14,23 @@ from typing import Final
 
 from mm2py.clock import SYSTEM_CLOCK
 from tests.integration.cluster_changes import delete_records, set_config
+from tests.integration.main_job import CODECS
 from tests.integration.mirror_process import (
     PROMPT,
     Flow,
     Mirror,
     command_here,
     until,
-    until_equal,
     write_flow,
 )
 from tests.integration.traffic import (
     Logs,
     Record,
     Sent,
-    committed_positions,
     ends,
     producer,
     read,
+    wait_covered,
     wait_for_copy,
     wait_for_markers,
     write,
@@ -97,6 +97,7 @@ def write_compacted(region: KafkaAddress, topic: str, seed: int) -> None:
                 )
                 for number in range(600)
             ),
+            compression_type=CODECS[turn % len(CODECS)],
         )
 
     def has_holes() -> bool:
@@ -149,13 +150,12 @@ class Scene:
         logs = read(self.flow.target, self.flow.remote(self.topic))
         return {p: log.records for p, log in logs.items()}
 
-    def wait_for_copy(self, mirror: Mirror) -> None:
-        wait_for_copy(mirror, self.flow, self.topic, committed=self.committed)
+    def wait_for_copy(self, mirror: Mirror) -> tuple[Logs, Logs]:
+        return wait_for_copy(mirror, self.flow, self.topic, committed=self.committed)
 
     def wait_until_committed(self, mirror: Mirror) -> None:
         """Wait until the stored positions are the log ends, whatever stands there."""
-        wanted = {p: end - 1 for p, end in ends(self.flow.source, self.topic).items()}
-        until_equal(lambda: committed_positions(self.flow, self.topic), wanted, alive=mirror)
+        wait_covered(mirror, self.flow, self.topic)
 
 
 def build_scene(

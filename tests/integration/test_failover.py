@@ -42,13 +42,14 @@ from tests.integration.mirror_process import SHORT_SESSION, Flow, Mirror, runnin
 from tests.integration.rest_asking import ask
 from tests.integration.setups import Setup
 from tests.integration.test_quotas import throttled
-from tests.integration.test_share_groups import Shares, produce, start_offsets
+from tests.integration.test_share_groups import Shares, start_offsets
 from tests.integration.traffic import (
     Sent,
     commit,
     committed,
     committed_positions,
     ends,
+    numbered,
     producer,
     read,
     write,
@@ -80,7 +81,7 @@ def shown(url: str) -> Mapping[str, object]:
 
 
 def move_there_and_back(
-    stage: Stage, *, kills: list[tuple[str, str]], properties: Mapping[str, str] | None = None
+    stage: Stage, *, kills: list[tuple[str, str]], properties: Mapping[str, str]
 ) -> list[float]:
     """Fail over and back under load, each driver killed at a step; return for how long the client could not write."""
     a, b = stage.a, stage.b
@@ -124,21 +125,19 @@ GAP_S: Final = 10.0
 
 @pytest.mark.faults
 @pytest.mark.timeout(5_400)
-@pytest.mark.parametrize("kills", matrix([(TWICE,)], [(TWENTY,)]), ids=["twice", "twenty times"])
+@pytest.mark.parametrize(
+    ("kills", "properties"),
+    matrix([(TWICE, {}), ([("GROUPS", "TAIL")], EXACTLY_ONCE)], [(TWENTY, {})]),
+    ids=["twice", "exactly-once", "twenty times"],
+)
 def test_clients_move_there_and_back_whatever_kills_the_driver(
-    stage: Stage, kills: list[tuple[str, str]]
+    stage: Stage, kills: list[tuple[str, str]], properties: Mapping[str, str]
 ) -> None:
-    gaps = move_there_and_back(stage, kills=kills)
+    gaps = move_there_and_back(stage, kills=kills, properties=properties)
     assert len(gaps) == 2 * len(kills), gaps
     if kills is TWENTY:
         assert max(gaps[-2:]) <= GAP_S, gaps
         assert sorted(gaps)[int(len(gaps) * 0.9)] <= GAP_S, gaps
-
-
-@pytest.mark.faults
-def test_flows_with_exactly_once_support_move_there_and_back(stage: Stage) -> None:
-    kills = [("GROUPS", "TAIL")]
-    move_there_and_back(stage, kills=kills, properties=EXACTLY_ONCE)
 
 
 @pytest.mark.faults
@@ -757,7 +756,7 @@ def test_groups_of_each_kind_move_there_and_back_with_their_next_record(stage: S
     a, b = stage.a, stage.b
     topic = stage.unique("orders")
     with stage.home(topic) as drivers:
-        produce(a, topic, 0, 60)
+        write(a, topic, numbered(0, 60))
         groups = {kind: stage.unique(kind) for kind in READ_OF_60}
         read_to = dict.fromkeys(groups, 0)
         for turn, (move, here, there) in enumerate((("failover", a, b), ("failback", b, a))):
@@ -770,7 +769,7 @@ def test_groups_of_each_kind_move_there_and_back_with_their_next_record(stage: S
             drivers.execute(move)
             for kind, group in groups.items():
                 assert place_of(there, topic, group, kind) == read_to[kind], f"{kind}: {move}"
-            produce(there, topic, end, 5)
+            write(there, topic, numbered(end, 5))
         for kind, group in groups.items():
             first = read_to[kind]
             assert read_next(a, topic, group, kind, 5) == list(range(first, first + 5)), kind

@@ -31,7 +31,6 @@ from tests.integration.mirror_process import Mirror, running, until
 from tests.integration.setups import Setup
 from tests.integration.traffic import (
     Load,
-    Logs,
     Sent,
     assert_equal,
     commit,
@@ -79,44 +78,6 @@ def test_transactions_are_copied_as_the_isolation_level_says(setup: Setup, isola
         # Aborted records are copied only by default; the copy is not transactional in any case.
         assert sum(len(log.records) for log in copy.values()) == (160 if committed else 240)
         assert all(log.offsets == list(range(len(log.offsets))) for log in copy.values())
-
-
-def test_a_compacted_topic_arrives_without_its_holes(setup: Setup) -> None:
-    topic = setup.unique("compacted")
-    config = {
-        "cleanup.policy": "compact",
-        "segment.ms": "60000",
-        "min.cleanable.dirty.ratio": "0.001",
-    }
-    setup.create_topic(setup.a, topic, 2, config=config)
-    hours_ago = SYSTEM_CLOCK.now_ms() - 20 * 3_600_000
-    for turn in range(6):
-        # Segments roll by the time in the records.
-        at = hours_ago + turn * 3_600_000
-        some = (
-            Sent(number % 2, b"%d-%d" % (turn, number), b"%d" % (number % (20 + 7 * turn)), (), at)
-            for number in range(600)
-        )
-        write(setup.a, topic, some, compression_type=CODECS[turn % 5])
-
-    def compacted_log() -> Logs | None:
-        logs = read(setup.a, topic)
-        # All of both partitions but the active segments: it must not go on while we compare.
-        is_short = max(len(log.records) for log in logs.values()) < 400
-        has_holes = any(
-            b - a > 1
-            for log in logs.values()
-            for a, b in zip(log.offsets, log.offsets[1:], strict=False)
-        )
-        return logs if is_short and has_holes else None
-
-    until(compacted_log, 90, "compaction of the source")
-    flow = setup.flow(topic, {"sync.topic.configs.enabled": "false"})
-    # Delete, so that the target does not compact the copy while we compare.
-    setup.create_topic(setup.b, flow.remote(topic), 2)
-    with running(flow.file, ready=False) as mirror:
-        assert_equal(*wait_for_copy(mirror, flow, topic))
-        assert not mirror.lines("lost|gap")
 
 
 @pytest.mark.faults
