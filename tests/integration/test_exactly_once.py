@@ -1,6 +1,7 @@
 """Exactly once on real brokers: kills, freezes and stops under load lose nothing and double nothing."""
 
 import random
+from collections.abc import Iterator
 from typing import Final
 
 import pytest
@@ -47,14 +48,30 @@ def topic(setup: Setup) -> str:
     return setup.topic("once", PARTITIONS)
 
 
+def of_protocol(version: int) -> Region:
+    """Return a cluster whose producers commit by that version of the transaction protocol (KIP-890), to be started."""
+    options = ("--feature", f"transaction.version={version}")
+    return Region("own", properties=ANY_SESSION, format_options=options)
+
+
 @pytest.fixture
-def flow(setup: Setup, topic: str) -> Flow:
-    return setup.flow(topic, ENABLED)
+def flow(request: pytest.FixtureRequest, setup: Setup, topic: str) -> Iterator[Flow]:
+    """To the target of the session, which has version 2, or to one of version 1 where a row names that."""
+    if getattr(request, "param", 2) == 2:
+        yield setup.flow(topic, ENABLED)
+    else:
+        with of_protocol(1) as target:
+            yield setup.flow(topic, ENABLED, target=target)
 
 
 @pytest.mark.faults
 @pytest.mark.timeout(LONG_S)
-@pytest.mark.parametrize("turns", matrix([(ENDS,)], [(ENDS * 7,)]), ids=["three", "21"])
+@pytest.mark.parametrize(
+    ("turns", "flow"),
+    matrix([(ENDS, 2)], [(ENDS * 7, 1), (ENDS * 7, 2)]),
+    ids=["three", "21-v1", "21"],
+    indirect=["flow"],
+)
 def test_kills_and_stops_under_load_double_nothing(
     flow: Flow, topic: str, turns: tuple[str, ...]
 ) -> None:
@@ -75,6 +92,7 @@ def test_kills_and_stops_under_load_double_nothing(
 
 @pytest.mark.chaos
 @pytest.mark.timeout(LONG_S)
+@pytest.mark.parametrize("flow", [1, 2], indirect=True)
 def test_twenty_ends_of_one_of_two_workers_double_nothing(flow: Flow, topic: str) -> None:
     chance = random.Random(topic)
     with Workers(flow) as workers, Load(flow.source, topic, PARTITIONS, rate=RATE) as load:
@@ -109,11 +127,8 @@ def test_first_starts_beside_brokers_of_either_transaction_protocol_restart_no_t
 ) -> None:
     """2.4.1 is a source alone."""
     chance = random.Random(brokers)
-    options = ("--feature", f"transaction.version={1 if brokers == 'v1' else 2}")
     source, target = (
-        region_of(brokers)
-        if brokers in there
-        else Region("own", properties=ANY_SESSION, format_options=options)
+        region_of(brokers) if brokers in there else of_protocol(1 if brokers == "v1" else 2)
         for there in (("2.4.1", "2.8.2"), ("2.8.2",))
     )
     with started(source, target):
@@ -152,7 +167,7 @@ def test_what_precedes_a_record_that_is_too_large_is_committed_also_where_no_par
 
 @pytest.mark.faults
 @pytest.mark.timeout(LONG_S)
-@pytest.mark.parametrize("rounds", matrix([(1,)], [(5,)]))
+@pytest.mark.parametrize(("rounds", "flow"), matrix([(1, 2)], [(5, 1), (5, 2)]), indirect=["flow"])
 def test_a_worker_that_was_frozen_writes_nothing_when_it_wakes(
     flow: Flow, topic: str, rounds: int
 ) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-from tests.integration.cluster_changes import in_sync, leader_of
+from tests.integration.cluster_changes import create_led_by, in_sync, leader_of
 from tests.integration.exactly_once import ENABLED, wait_for_committed
 from tests.integration.main_job import processes, the_tasks_of_a_killed_worker_run_in_the_other
 from tests.integration.mirror_process import THREE_REPLICAS, Mirror, running, until
@@ -16,6 +16,7 @@ from tests.integration.traffic import (
     Load,
     Sent,
     assert_equal,
+    ends,
     wait_for_all,
     wait_for_copy,
     wait_for_progress,
@@ -101,28 +102,40 @@ def without(region: Region, node_id: int) -> ForeignRegion:
     return ForeignRegion(region.name, ",".join(f"{HOST}:{port}" for port in ports))
 
 
+FEW = [[n, n % 3 + 1, (n + 1) % 3 + 1] for n in (1, 2, 3, 1)]
+ALL_BY_ONE = [[1, 2 + n % 2, 3 - n % 2] for n in range(500)]
+"""Of a whole worker; ``test_fetcher`` has as many of a Fetcher alone, which reads them again in time."""
+
+
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    ("side", "kills"), matrix([("target", 1), ("source", 1)], [("target", 10), ("source", 10)])
+    ("side", "kills", "replicas"),
+    matrix(
+        [("target", 1, FEW), ("source", 1, FEW)],
+        [("target", 10, FEW), ("source", 10, FEW), ("source", 2, ALL_BY_ONE)],
+    ),
+    ids=["target", "source", "target ten times", "source ten times", "source 500 partitions"],
 )
 def test_leaders_of_three_that_die_or_go_dark_cost_and_double_nothing(
-    setup: Setup, region_three: Region, side: str, kills: int
+    setup: Setup, region_three: Region, side: str, kills: int, replicas: list[list[int]]
 ) -> None:
     topic, safe = setup.unique(f"{side}-leaders"), {"min.insync.replicas": "2"}
+    partitions = len(replicas)
     if side == "target":
-        setup.create_topic(setup.a, topic, PARTITIONS)
+        setup.create_topic(setup.a, topic, partitions)
         flow = setup.flow(topic, THREE_REPLICAS, target=region_three)
         struck = flow.remote(topic)
     else:
         flow = setup.flow(topic, source=region_three)
         struck = topic
-    setup.create_topic(region_three, struck, PARTITIONS, replicas=3, config=safe)
+    create_led_by(region_three, struck, replicas, safe)
+    until(lambda: len(ends(region_three, struck)) == partitions, 90, "the topic")
     with running(flow.file) as mirror:
-        with Load(flow.source, topic, PARTITIONS, rate=RATE) as load:
+        with Load(flow.source, topic, partitions, rate=RATE) as load:
             for kill in range(kills):
                 until(lambda: in_sync(region_three, struck) == 3, 90, "replicas in sync")
                 wait_for_progress(mirror, flow, topic, RATE)
-                leads = leader_of(region_three, struck, kill % PARTITIONS)
+                leads = leader_of(region_three, struck, kill % partitions)
                 node = region_three.node(leads)
                 (node.freeze if kill % 2 else node.kill)()
                 try:

@@ -33,6 +33,7 @@ from tests.integration.traffic import (
     wait_for_copy,
     write,
 )
+from tests.kit.kafka.region import KafkaAddress
 from tests.kit.matrix import matrix
 from tests.kit.regions import NewRegion
 
@@ -116,14 +117,26 @@ def test_a_partition_that_failed_for_a_large_record_continues_when_the_limit_is_
         assert mirror.stop() == 0
 
 
+def take_nothing(how: str, target: KafkaAddress, copy: str) -> None:
+    """Let a cluster refuse what comes for a copy."""
+    if how == "forbidden":
+        forbid_writing(target, copy)
+    elif how == "deleted":
+        forbid_creating(target, copy)
+        delete_topic(target, copy)
+        until(lambda: copy not in topics_of(target), 90, "the deletion")
+    else:
+        set_config(target, copy, "max.message.bytes", "5000")
+
+
 @pytest.mark.parametrize(
     ("how", "rounds"),
-    matrix([("forbidden", 1)], [("forbidden", 3), ("deleted", 1)]),
+    matrix([("forbidden", 1)], [("forbidden", 3), ("deleted", 1), ("too large", 1)]),
 )
 def test_ten_partitions_that_the_target_does_not_take_leave_ten_others_flowing(
     setup: Setup, new_region: NewRegion, how: str, rounds: int
 ) -> None:
-    """May not be written again and again, or were deleted and may not be created again."""
+    """May not be written again and again, were deleted and may not be created again, or have a record too large."""
     target = new_region("guarded", properties={"super.users": "User:nobody"})
     prefix = setup.unique("full")
     stuck, flowing = f"{prefix}-stuck", f"{prefix}-flowing"
@@ -132,6 +145,11 @@ def test_ten_partitions_that_the_target_does_not_take_leave_ten_others_flowing(
         f"{prefix}-.*", {"sync.topic.configs.enabled": "false", **memory}, target=target
     )
     remote = flow.remote(stuck)
+    told, kind, first, last = {
+        "forbidden": ("TOPIC_AUTHORIZATION_FAILED", "none", 0, 0),
+        "deleted": (f"cannot be created.* name={remote} ", "target-lost", 0, 9),
+        "too large": ("ERROR .*partition failed", "too-large", 10, 10),
+    }[how]
     for topic in (stuck, flowing):
         setup.create_topic(setup.a, topic, 10)
         write(setup.a, topic, numbered(0, 100, 10))
@@ -139,12 +157,10 @@ def test_ten_partitions_that_the_target_does_not_take_leave_ten_others_flowing(
         for topic in (stuck, flowing):
             assert_equal(*wait_for_copy(mirror, flow, topic))
         for turn in range(rounds):
-            if how == "forbidden":
-                forbid_writing(target, remote)
-            else:
-                forbid_creating(target, remote)
-                delete_topic(target, remote)
-                until(lambda: remote not in topics_of(target), 90, "the deletion")
+            said, taken = len(mirror.lines(told)), len(mirror.lines("target takes"))
+            take_nothing(how, target, remote)
+            if how == "too large":
+                write(setup.a, stuck, (Sent(n, os.urandom(20_000)) for n in range(10)))
             before = sum(ends(target, remote).values())
             # Each partition has more than its share, all of them more than the memory.
             for topic in (stuck, flowing):
@@ -152,26 +168,32 @@ def test_ten_partitions_that_the_target_does_not_take_leave_ten_others_flowing(
                     Sent(n % 10, b"%d-%d:" % (turn, n) + bytes(1_000)) for n in range(20_000)
                 )
                 write(setup.a, topic, records)
-            said = mirror.wait_for_log("TOPIC_AUTHORIZATION_FAILED|cannot be created")
+            until(lambda: len(mirror.lines(told)) > said, 90, told, alive=mirror)  # noqa: B023 - called here
             assert_equal(*wait_for_copy(mirror, flow, flowing))
             assert sum(ends(target, remote).values()) == before
             if how == "forbidden":
-                assert f"may not Write topic {remote} of cluster" in said
-                assert f"--operation Write --topic {remote}" in said
+                line = mirror.lines(told)[said]
+                assert f"may not Write topic {remote} of cluster" in line
+                assert f"--operation Write --topic {remote}" in line
                 permit_writing(target, remote)
                 assert_equal(*wait_for_copy(mirror, flow, stuck))
-                mirror.wait_for_log("target takes")
+                until(lambda: len(mirror.lines("target takes")) > taken, 90, "an end", alive=mirror)  # noqa: B023 - called here
                 assert not mirror.lines("ERROR")
         if how == "deleted":
             permit_creating(target, remote)
             until(lambda: sum(ends(target, remote).values()) >= 20_000, 120, "a copy", alive=mirror)
+        elif how == "too large":
+            assert len(mirror.lines("ERROR")) == len(mirror.lines(told)) == 10
+            set_config(target, remote, "max.message.bytes", "100000")
+            assert_equal(*wait_for_copy(mirror, flow, stuck))
+            assert len(entries(flow)) == 10
     # What was on a deleted copy is gone with it; from there on nothing is missing or doubled.
     truth, gone = read(setup.a, stuck), 10 if how == "deleted" else 0
     for partition, log in read(target, remote).items():
         assert log.records == truth[partition].records[gone:], f"partition {partition}"
     # A task that was started again meanwhile does not know what the target had acknowledged.
     named = {(it.kind, it.topic, it.first, it.last) for it in entries(flow)}
-    assert named <= {("target-lost", stuck, 0, 9)}
+    assert named <= {(kind, stuck, first, last)}
 
 
 def test_a_target_that_refuses_a_topic_is_quoted_with_topic_and_property(setup: Setup) -> None:

@@ -543,7 +543,7 @@ def test_two_groups_copy_both_ways_under_one_name_where_headers_mark_the_copies(
         "copy.connector": "sink",
     }
     file = both_ways(setup.folder, setup.a, setup.b, topic, marks)
-    write(setup.a, topic, [Sent(n % PARTITIONS, b"a%d" % n) for n in range(120)])
+    write(setup.a, topic, every_kind(120))
 
     def values(region: KafkaAddress) -> list[bytes]:
         return sorted(it.value or b"" for log in read(region, topic).values() for it in log.records)
@@ -556,6 +556,12 @@ def test_two_groups_copy_both_ways_under_one_name_where_headers_mark_the_copies(
         until(lambda: len(values(setup.b)) >= 240 + PARTITIONS, 90, "the last on B", alive=mirror)
     assert values(setup.a) == values(setup.b)
     assert len(values(setup.a)) == 240 + PARTITIONS
+    logs, mark = (read(setup.a, topic), read(setup.b, topic)), ("mirrored", b"yes")
+    for here, there in (logs, logs[::-1]):
+        for partition, log in here.items():
+            own = [it for it in log.records if mark not in it.headers]
+            copies = [it for it in there[partition].records if mark in it.headers]
+            assert copies == [it._replace(headers=(*it.headers, mark)) for it in own]
 
 
 def both_ways(
