@@ -327,6 +327,10 @@ class MirrorSourceTask(BatchSourceTask):
             self._loops.conflicts.restarted(partition)
         return True
 
+    @property
+    def is_short(self) -> bool:
+        return self._reader is not None and self._reader.reader.is_short
+
     def failed(self, partition: TopicPartition, error: Exception) -> None:
         """Read nothing of it any more; the worker gave it up."""
         log.debug("partition is not read any more partition=%s cause=%s", partition, error)

@@ -141,6 +141,12 @@ class ReadsAgain(Protocol):
         """
         ...
 
+    @property
+    def is_short(self) -> bool:
+        """Whether the last ``poll`` could not read something for lack of memory: what was handed
+        out keeps more of it than the worker counts, up to whole receive buffers."""
+        ...
+
 
 @runtime_checkable
 class Paced(Protocol):

@@ -206,6 +206,12 @@ class Fetcher:
         self._routes.read_again(cursor)
         return True
 
+    @property
+    def is_short(self) -> bool:
+        """Whether a broker was not asked for lack of memory since the last ``fetch`` began to wait
+        and since a buffer returned."""
+        return self._is_short
+
     async def fetch(self, *, max_wait_ms: int, max_bytes: int) -> list[Fetched]:
         """Return what has arrived, after at most ``max_wait_ms``; empty when nothing has.
 

@@ -99,8 +99,8 @@ class HeldPartitions:
             self._hold_above(allowed, [(source, target) for source, target, _ in handed_over])
 
     def hold_above_share(self, pairs: Iterable[tuple[TopicPartition, TopicPartition]]) -> None:
-        """The memory is full: hold those of ``pairs`` (source, target) with more than their share;
-        the stuck ones give back."""
+        """The memory is full, by the Sender's count or the task's: hold those of ``pairs`` (source,
+        target) with more than their share; the stuck ones give back."""
         share = self._memory_bytes // (2 * max(1, self._partitions()))
         self._hold_above(share, pairs)
         stuck_since = self._clock.monotonic() - STUCK_S

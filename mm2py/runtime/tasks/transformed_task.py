@@ -208,6 +208,10 @@ class TransformedTask(BatchSourceTask):
         self._order.give_back(partition)
         return True
 
+    @property
+    def is_short(self) -> bool:
+        return isinstance(self._task, ReadsAgain) and self._task.is_short
+
     async def commit(self) -> None:
         """Report what was dropped and sent elsewhere since the task started."""
         self._report()

@@ -15,7 +15,15 @@ from functools import partial
 from typing import Final
 
 from mm2py.api.context import PartitionState
-from mm2py.api.task import BatchSourceTask, CopiedLogs, Delivery, Outgoing, Paced, TakesOver
+from mm2py.api.task import (
+    BatchSourceTask,
+    CopiedLogs,
+    Delivery,
+    Outgoing,
+    Paced,
+    ReadsAgain,
+    TakesOver,
+)
 from mm2py.client.pacing import throttle_note
 from mm2py.client.permit import UNLIMITED, Permit
 from mm2py.client.stall_log import TARGET, StallLog
@@ -376,6 +384,9 @@ class WorkerTask:
                 self._succeeded(patience)
             if outgoing:
                 self._send(outgoing)
+            # What the Sender has may keep all receive buffers, with room by its own count.
+            elif self._held and isinstance(self._task, ReadsAgain) and self._task.is_short:
+                self._hold_above_share()
             del outgoing  # a reference kept during the next poll would pin receive buffers that are acknowledged meanwhile
 
     def _poll(self, budget_bytes: int) -> Awaitable[Sequence[Outgoing]]:
@@ -449,12 +460,15 @@ class WorkerTask:
             and not await wait_or_stop(self._clock, FULL_FOR_S, self._room)
             and self._permit.was_valid
         ):
-            # Partitions that fill the memory are held and return their batches, so that the others
-            # continue (ARCHITECTURE, invariant 16).
-            self._holds.hold_above_share(
-                (source, target) for target, them in self._sources.items() for source in them
-            )
+            self._hold_above_share()
         self._starved = False
+
+    def _hold_above_share(self) -> None:
+        """Hold partitions that fill the memory; those whose target takes nothing return their
+        batches, so that the others continue (ARCHITECTURE, invariant 16)."""
+        self._holds.hold_above_share(
+            (source, target) for target, them in self._sources.items() for source in them
+        )
 
     def _has_room(self) -> bool:
         if self._error is not None:

@@ -147,6 +147,8 @@ class FakeReader:
         for tp in self.paused:
             self.lags[tp] = self.ends.get(tp, -1)
 
+    is_short = False
+
     def rewind(self, tp: TopicPartition, position: int) -> bool:
         self.positions[tp] = position
         return True

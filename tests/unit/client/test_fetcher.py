@@ -238,6 +238,7 @@ async def test_without_memory_for_an_answer_the_end_of_a_log_is_asked_for() -> N
         assert await rig.fetcher.fetch(max_wait_ms=0, max_bytes=0) == []
         # The Fetch that was under way is answered; no other follows it.
         await eventually(lambda: rig.fetcher.silent_s(FIRST) > 0.3)
+        assert rig.fetcher.is_short
         rig.fill(FIRST, range(2, 9))
         await rig.fetcher.refresh_ends()
         assert rig.fetcher.lag(FIRST) == 7

@@ -74,6 +74,8 @@ class Copies(FakeTask):
         self.taken_back.append((partition, offset, records))
         return True
 
+    is_short = False
+
     async def log_starts(
         self, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, int]:

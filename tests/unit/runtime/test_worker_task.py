@@ -171,6 +171,8 @@ async def test_a_stop_beside_a_target_that_is_silent_names_what_is_behind(
 class EndlessTask(FakeTask):
     """Reads a batch of each partition that is not held, in turn and within the budget, at least one."""
 
+    is_short = False
+
     def __init__(self, topics: Sequence[str], size: int = 256 << 10) -> None:
         super().__init__()
         self.topics, self.size = deque(topics), size
@@ -206,6 +208,15 @@ class EndlessTask(FakeTask):
         assert self.read[partition.topic] == offset + records
         self.read[partition.topic] = offset
         return True
+
+
+class OneBuffer(EndlessTask):
+    """Reads of several partitions into one receive buffer, and again when no batch of it is left."""
+
+    async def poll(self, budget_bytes: int) -> Sequence[Outgoing]:
+        await asyncio.sleep(0)
+        self.is_short = any(self.read[it.topic] for it in self.unread)
+        return () if self.is_short else await super().poll(budget_bytes)
 
 
 class HoldCalls(FakeTask):
@@ -281,6 +292,20 @@ async def test_stuck_partitions_take_no_more_than_the_memory_and_leave_the_other
             assert run.source_offset == ends[delivery.source.topic]
             ends[delivery.source.topic] += run.records
     assert ends == task.read
+
+
+async def test_a_stuck_partition_that_keeps_all_receive_buffers_returns_them_though_the_sender_has_room() -> (
+    None
+):
+    task = OneBuffer(["stuck", "orders"])
+    bench = Bench(task)
+    target = TopicPartition("A.stuck", 0)
+    bench.sender.stuck = {target}
+    await bench.begin(lambda: task.read["stuck"] > 0)
+    bench.sender.on_stalled(target, ConnectionFailedError("its topic may not be written"))
+    read = task.read["orders"]
+    await until(lambda: task.read["orders"] > read + 10, turns=400_000)
+    await bench.running.stop(1.0)
 
 
 async def test_a_partition_whose_target_takes_nothing_is_held_at_once_until_it_does() -> None:
