@@ -8,7 +8,7 @@ and hands the rest out to be logged.
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from mm2py.config.catalog import Catalog, Scope
 from mm2py.config.class_names import canonical_class, is_foreign_java_class
@@ -257,65 +257,48 @@ def _say(entry: Option, text: str, *, by_group: bool) -> list[tuple[Severity, st
         return [(Severity.ERROR, f"is refused: {entry.doc}")]
     if entry.effect is Effect.WITHOUT_EFFECT:
         return [(Severity.INFO, f"has no effect: {entry.doc}")]
-    # librdkafka obeys what the mirror's own producer does not.
-    special = (_BY_GROUP if by_group else _SPECIAL).get(entry.name)
-    if special is not None:
-        message = special(text.strip())
-        return [(Severity.WARNING, message)] if message else []
+    if (weaker := _WEAKER.get(entry.name)) is not None:
+        value, message = text.strip(), weaker.by_group if by_group else weaker.ours
+        return [] if weaker.is_safe(value) else [(Severity.WARNING, message.format(value))]
     if entry.effect is Effect.WARNED:
         return [(Severity.WARNING, f"has no effect: {entry.doc}")]
     return []
 
 
-def _say_acks(text: str) -> str:
-    return "" if text in _SAFE_ACKS else f"acks={text} is taken as all: less loses records"
+class _Weaker(NamedTuple):
+    """A property of producers by which records may be lost, doubled or reordered."""
+
+    is_safe: Callable[[str], bool]
+    ours: str
+    """What the mirror's own producer does with another value."""
+    by_group: str
+    """What MirrorSink's does: librdkafka obeys."""
 
 
-def _say_idempotence(text: str) -> str:
-    if text.lower() == "true":
-        return ""
-    return "idempotence stays on: a retry without it doubles or reorders records"
+def _is_true(text: str) -> bool:
+    return text.lower() == "true"
 
 
-def _say_in_flight(text: str) -> str:
-    if int(text) <= MAX_IN_FLIGHT:
-        return ""
-    return f"{text} is taken as {MAX_IN_FLIGHT}, the most that keeps the order of retries"
+def _keeps_order(in_flight: str) -> bool:
+    return int(in_flight) <= MAX_IN_FLIGHT
 
 
-def _say_obeyed_acks(text: str) -> str:
-    if text in _SAFE_ACKS:
-        return ""
-    return (
-        f"acks={text} is obeyed by MirrorSink: a leader that fails loses records that count as "
-        "copied"
-    )
-
-
-def _say_obeyed_idempotence(text: str) -> str:
-    if text.lower() == "true":
-        return ""
-    return "is obeyed by MirrorSink: a retry doubles or reorders records"
-
-
-def _say_obeyed_in_flight(text: str) -> str:
-    if int(text) <= MAX_IN_FLIGHT:
-        return ""
-    return (
-        f"{text} is obeyed by MirrorSink, without idempotence: a retry doubles or reorders records"
-    )
-
-
-_SPECIAL: Final[Mapping[str, Callable[[str], str]]] = {
-    "acks": _say_acks,
-    "enable.idempotence": _say_idempotence,
-    "max.in.flight.requests.per.connection": _say_in_flight,
-}
-
-_BY_GROUP: Final[Mapping[str, Callable[[str], str]]] = {
-    "acks": _say_obeyed_acks,
-    "enable.idempotence": _say_obeyed_idempotence,
-    "max.in.flight.requests.per.connection": _say_obeyed_in_flight,
+_WEAKER: Final[Mapping[str, _Weaker]] = {
+    "acks": _Weaker(
+        _SAFE_ACKS.__contains__,
+        "acks={} is taken as all: less loses records",
+        "acks={} is obeyed by MirrorSink: a leader that fails loses records that count as copied",
+    ),
+    "enable.idempotence": _Weaker(
+        _is_true,
+        "idempotence stays on: a retry without it doubles or reorders records",
+        "is obeyed by MirrorSink: a retry doubles or reorders records",
+    ),
+    "max.in.flight.requests.per.connection": _Weaker(
+        _keeps_order,
+        f"{{}} is taken as {MAX_IN_FLIGHT}, the most that keeps the order of retries",
+        "{} is obeyed by MirrorSink, without idempotence: a retry doubles or reorders records",
+    ),
 }
 
 
@@ -367,7 +350,7 @@ def _shared(config: MirrorMakerConfig) -> Iterator[LintFinding]:
     """Refuse a group or a topic of several flows: they run each other's connectors, and all but the
     one that wrote its config last copy nothing."""
     layout = config.layout
-    # ``workerConfig`` puts what stands at top level over the target's own.
+    # ``workerConfig``: a property at top level overrides the target's own.
     given = {
         (target, name): value
         for target in config.clusters

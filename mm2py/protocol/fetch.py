@@ -304,7 +304,7 @@ def _classic(version: int, body: memoryview) -> FetchResponse:
 def _classic_partition(
     version: int, body: memoryview, position: int, topic: str, found: list[FetchedPartition]
 ) -> int:
-    # KIP-107: v5 tells where the log starts.
+    # KIP-107: v5 has the log start offset.
     layout = _FOUND_V5 if version >= 5 else _FOUND_V4
     index, code, high, stable, *rest = layout.unpack_from(body, position)
     start = rest[0] if rest else -1

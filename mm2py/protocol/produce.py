@@ -229,7 +229,7 @@ def _flexible_tail(body: memoryview, position: int, produced: ProducedPartition)
 
 
 def _classic(version: int, body: memoryview) -> ProduceResponse:
-    # v5 tells where the log starts: what was deleted since explains an UNKNOWN_PRODUCER_ID.
+    # v5 has the log start offset: a deletion since explains an UNKNOWN_PRODUCER_ID.
     layout = _RESULT_WITH_START if version >= 5 else _RESULT
     topics, position = INT32.unpack_from(body, 0)[0], 4
     answered: list[ProducedPartition] = []

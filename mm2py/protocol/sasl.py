@@ -75,7 +75,7 @@ def sasl_authenticate(auth_bytes: bytes) -> Call[AuthenticateResult]:
     def request() -> sasl_schema.SaslAuthenticateRequest:
         return sasl_schema.SaslAuthenticateRequest(auth_bytes=auth_bytes)
 
-    # v1 tells when the session ends (KIP-368).
+    # v1 has the session's lifetime (KIP-368).
     return schema_call(request, sasl_schema.SaslAuthenticateResponse, convert, (0, 2))
 
 

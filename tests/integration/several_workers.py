@@ -153,7 +153,7 @@ class Workers:
         return until(told, SPREAD_S, f"the config as {worker.name} tells", alive=worker)
 
     def tasks(self, worker: Mirror) -> dict[int, tuple[str, str]]:
-        """Return state and owner of each task, as one worker tells; empty while nothing is known."""
+        """Return state and owner of each task, as one worker shows them; empty while nothing is known."""
         status, found = self.ask(worker, "/status")
         if status != 200:
             return {}
@@ -162,7 +162,7 @@ class Workers:
         return {task["id"]: (task["state"], task["worker_id"]) for task in listed}
 
     def topics(self, worker: Mirror) -> set[str]:
-        """Return the target topics that the connector uses, as one worker tells."""
+        """Return the target topics that the connector uses, as one worker shows them."""
         status, found = self.ask(worker, "/topics")
         if status != 200:
             return set()
@@ -264,7 +264,7 @@ class Workers:
         return f"tasks as the workers tell: {tasks}; the flow: {flows}"
 
     def _flow_of(self, worker: Mirror) -> str:
-        """Return state and findings of the flow as one worker tells."""
+        """Return state and findings of the flow, as one worker shows them."""
         try:
             _, found = ask(f"{public_url(worker)}flows/{quote(self.flow.name, safe='')}")
         except OSError as error:

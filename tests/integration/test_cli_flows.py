@@ -313,7 +313,7 @@ def test_a_worker_with_tls_is_asked_with_certificate_and_password(setup: Setup, 
 
 @pytest.fixture
 def away(tmp_path: Path) -> tuple[Path, int]:
-    """The file of a flow whose clusters are at a port where nobody listens."""
+    """The file of a flow whose clusters are at a port that has no listener."""
     port, rest = free_ports(2)
     file = tmp_path / "away.properties"
     file.write_text(

@@ -329,7 +329,7 @@ def test_records_of_a_copy_that_was_deleted_on_the_target_are_in_the_ledger(setu
 def test_what_a_position_is_set_past_is_named_and_moves_no_group_past_unread_records(
     setup: Setup,
 ) -> None:
-    """Over REST, as for a record that cannot be copied: before the flow goes on behind it, and since."""
+    """Over REST, as for a record that cannot be copied: before the flow continues behind it, and since."""
     topic, group = setup.topic("set-past"), setup.unique("billing")
     flow = setup.flow(topic, {**PROMPT, "{source}->{target}.sync.group.offsets.enabled": "true"})
     remote = flow.remote(topic)

@@ -17,7 +17,7 @@ from mm2py.mirror.backfills import Job, JobKind, JobState, Lease, LeaseState
 from mm2py_jobs.open_flow import flow_plan, flow_sides, reads_committed
 from mm2py_jobs.spark.session import OpenSession
 from mm2py_workers.flow_target import FlowTarget
-from tests.integration.mirror_process import Flow, command_here, running, write_file
+from tests.integration.mirror_process import Flow, command_here, running, until, write_file
 from tests.integration.rest_asking import ask, public_url
 from tests.integration.setups import Setup
 from tests.integration.traffic import Sent, wait_for_copy, write
@@ -147,7 +147,10 @@ def test_the_page_s_job_counts_with_lanes_and_workers_without_it_show_it(
         report = json.loads(ended.stdout)
         assert (report["flow"], report["records"]) == (flow.name, 41)
         assert {it["partition"]: it["records"] for it in report["partitions"]} == {0: 21, 1: 20}
-        status, (job,) = ask(f"{public_url(mirror)}jobs/count")
+        url = f"{public_url(mirror)}jobs/count"
+        # The worker reads what the driver wrote a moment after it has ended.
+        until(lambda: ask(url)[1][0]["state"] == "DONE", 90, lambda: str(ask(url)), alive=mirror)
+        status, (job,) = ask(url)
         shown = {it: job[it] for it in ("kind", "state", "done", "total", "records", "result")}
         assert (status, shown) == (
             200,

@@ -38,6 +38,13 @@ class KnownMap:
         self.pages = {number: it for number, it in self.pages.items() if number < page.number}
         self.pages[page.number] = page
 
+    def take(self, number: int, page: Page | None) -> None:
+        """Take what a record of the topic says of a page; None: it was removed."""
+        if page is None:
+            self.pages.pop(number, None)
+        else:
+            self.put(page)
+
     @property
     def newest(self) -> Page:
         """The page that grows."""
@@ -135,11 +142,7 @@ async def known_maps(target: Cluster, source: ClusterAlias) -> Mapping[TopicPart
             page = decode_page(number, record.value) if record.value is not None else None
         except ProtocolError:
             return  # of a later version; what it is about is compared as if it were not mapped
-        known = maps.setdefault(partition, KnownMap())
-        if page is None:
-            known.pages.pop(number, None)
-        else:
-            known.put(page)
+        maps.setdefault(partition, KnownMap()).take(number, page)
 
     reader = LogReader(target, topic, clock=SYSTEM_CLOCK, waits_for_transactions=True)
     try:

@@ -39,7 +39,7 @@ from mm2py.protocol.records import Record
 from mm2py.protocol.topics import NO_TOPIC_ID, EpochEnd, is_another_topic
 from mm2py.types import EARLIEST, LATEST, FlowName, TopicPartition
 from mm2py_jobs.copy.expiry import expiring, refused_expiry, value_of
-from mm2py_jobs.copy.known_maps import KnownMap, Passed, known_maps, passed_over
+from mm2py_jobs.copy.known_maps import KnownMap, Passed, passed_over
 from mm2py_jobs.copy.plan import PartitionPlan, Plan, Refusal
 from mm2py_jobs.copy.target_settings import REASONS, changed_settings, smaller_batches
 from mm2py_jobs.log.log_ends import LogEnds, listed_offsets
@@ -203,18 +203,16 @@ async def known_copies(
 ) -> Known:
     """Read stored positions and the offset map, also the ``whole`` maps of these partitions; topics
     that do not exist hold nothing."""
-    reader = CopiesReader(target, flow.flow, flow.offsets_topic, clock, names=flow.names)
+    reader = CopiesReader(
+        target, flow.flow, flow.offsets_topic, clock, names=flow.names, whole=whole
+    )
     try:
         copies = await reader.read()
     finally:
         await reader.close()
     positions = {tp: position for tp, position in copies.positions.items() if tp in partitions}
-    maps: Mapping[TopicPartition, KnownMap] = {}
-    if whole and copies.pages:
-        maps = await known_maps(target.cluster, flow.flow.source)
-    return replace(
-        copies, positions=positions, maps={tp: it for tp, it in maps.items() if tp in partitions}
-    )
+    maps = {tp: it for tp, it in copies.maps.items() if tp in partitions}
+    return replace(copies, positions=positions, maps=maps)
 
 
 async def copied_now(
@@ -245,6 +243,7 @@ class CopiesReader:
         flow: whose copies they are.
         offsets_topic: where its worker stores positions.
         names: the aliases in the keys of positions; None: the flow's.
+        whole: keep whole maps, not only what a copy needs to continue.
     """
 
     def __init__(
@@ -255,8 +254,10 @@ class CopiesReader:
         clock: Clock,
         *,
         names: FlowName | None = None,
+        whole: bool = False,
     ) -> None:
         self._target, self._flow, self._clock = target, flow, clock
+        self._maps: dict[TopicPartition, KnownMap] | None = {} if whole else None
         source, self._names = flow.source, names or flow
         self._takes: Mapping[str, RecordHandler] = {
             offsets_topic: self._take_position,
@@ -295,6 +296,7 @@ class CopiesReader:
             dict(self._epochs),
             dict(self._ids),
             dict(self._begins),
+            {tp: it for tp, it in (self._maps or {}).items() if it.pages},
         )
 
     async def close(self) -> None:
@@ -341,14 +343,18 @@ class CopiesReader:
             partition, number = decode_page_key(record.key)
             if not number:
                 self._begins.pop(partition, None)
-            if record.value is not None:
-                page = pages[partition] = decode_page(number, bytes(record.value))
-                if not number and page.segments:
-                    self._begins[partition] = beginning_of(page.segments[0])
-            elif partition in pages and pages[partition].number == number:
-                del pages[partition]
+            page = None if record.value is None else decode_page(number, bytes(record.value))
         except ProtocolError as error:
             log.warning("record of the offset map is ignored cause=%s", error)
+            return
+        if page is not None:
+            pages[partition] = page
+            if not number and page.segments:
+                self._begins[partition] = beginning_of(page.segments[0])
+        elif partition in pages and pages[partition].number == number:
+            del pages[partition]
+        if self._maps is not None:
+            self._maps.setdefault(partition, KnownMap()).take(number, page)
 
 
 class BeginsAgain(NamedTuple):

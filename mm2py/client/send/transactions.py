@@ -682,7 +682,7 @@ async def fence_producers(
         finally:
             await fencing.close()
 
-    # None goes on after an error of another: a later round, or another leader, may have begun.
+    # With an error of one the others end: a later round, or another leader, may have begun.
     await each_of(transactional_ids, fence, at_once=FENCED_AT_ONCE)
 
 
