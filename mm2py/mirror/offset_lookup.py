@@ -31,6 +31,7 @@ from mm2py.mirror.offset_map_pages import (
     Segment,
     decode_head,
     decode_page_key,
+    is_late,
 )
 from mm2py.protocol.records import Record
 from mm2py.protocol.topics import NO_TOPIC_ID
@@ -110,13 +111,15 @@ class _PageOrder(NamedTuple):
 class PartitionIndex:
     """The pages of one partition's map, in the order of the target's log."""
 
-    __slots__ = ("_order", "covered", "pages", "source_id", "target_id")
+    __slots__ = ("_order", "covered", "pages", "replaced", "source_id", "start", "target_id")
 
     def __init__(self) -> None:
         self._order: _PageOrder | None = None
         self.pages: list[PageRef] = []
-        self.covered = 0
+        self.covered = self.start = 0
         self.source_id = self.target_id = b""
+        self.replaced: int = _NO_LIMIT
+        """Lowest number of a page that compaction removes for a late one of a former task."""
 
     @property
     def is_whole(self) -> bool:
@@ -145,8 +148,10 @@ class PartitionIndex:
         self._order = None
         ref = PageRef(number, position, *head.span)
         self.pages.append(ref)
-        self.covered = head.covered
+        self.covered, self.start = head.covered, head.start
         self.source_id, self.target_id = head.source_id, head.target_id
+        if number <= self.replaced:
+            self.replaced = _NO_LIMIT
         return ref
 
     def drop(self, number: int) -> None:
@@ -242,6 +247,17 @@ class MapIndex:
             return None
         if head is None:
             self.forget(partition, (number,))
+            return None
+        index = self.partitions.get(partition)
+        if index is not None and is_late(head.start, index.start):
+            index.replaced = min(index.replaced, number)
+            log.info(
+                "page of the offset map came late from a former task, it is ignored partition=%s "
+                "page=%d offset=%d",
+                partition,
+                number,
+                record.offset,
+            )
             return None
         return partition, self.put(partition, number, head, record.offset)
 

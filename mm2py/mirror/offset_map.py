@@ -26,13 +26,24 @@ Invariants, tests of the same names:
    what a task that was killed had copied of it lies after that.
 10. Each page is true without those behind it, as where a task is killed between the writes of two
    pages: it covers nothing that only a later one has, and names the producer id of what follows it.
+11. What a task that is gone wrote reaches the topics late without effect. Its pages have a lower
+    ``start`` than those of its successor. Its position names its topic, which one that was set does
+    not, and is lower than what the map covers.
 """
 
 from collections import deque
 from collections.abc import Sequence
 from typing import Final, NamedTuple, final
 
-from mm2py.mirror.offset_map_pages import PAGE_SEGMENTS, Mark, Page, PageRef, Segment, span_of
+from mm2py.mirror.offset_map_pages import (
+    PAGE_SEGMENTS,
+    Mark,
+    Page,
+    PageRef,
+    Segment,
+    next_start,
+    span_of,
+)
 from mm2py.protocol.topics import NO_TOPIC_ID, is_another_topic
 from mm2py.types import NO_PRODUCER_ID
 
@@ -60,19 +71,23 @@ class PartitionMap:
     Args:
         page: the newest page of the topic; None begins a map.
         older: the pages before it.
+        token: random, of the task.
     """
 
     __slots__ = (
         "_covered", "_former_producer", "_next_source", "_next_target", "_number", "_older", "_pending", "_records",
         "_segments", "_source", "_target", "begins", "changed", "cut_below", "epoch", "former_end", "position",
-        "producer_from", "producer_id", "source_id", "target_id",
+        "producer_from", "producer_id", "source_id", "start", "target_id",
     )  # fmt: skip
 
-    def __init__(self, page: Page | None = None, older: Sequence[PageRef] = ()) -> None:
+    def __init__(
+        self, page: Page | None = None, older: Sequence[PageRef] = (), token: int = 0
+    ) -> None:
         self._older: list[PageRef] = list(older)
         page = page or _BEGUN
         self.source_id, self.target_id = page.source_id, page.target_id
         self._number, self._covered = page.number, page.covered
+        self.start = next_start(page.start, token)
         self.position = page.position
         """Where the copy continues by the stored position; -1 for none."""
         self.epoch = page.epoch
@@ -118,18 +133,24 @@ class PartitionMap:
         """Nothing was copied yet, and nothing lost."""
         return not (self._records or self._segments)
 
-    def is_set(self, stored: int) -> bool:
-        """Whether another program or an operator set the stored position (-1: none): the map was
-        not written with it."""
+    def is_set(self, stored: int, topic_id: bytes = NO_TOPIC_ID, epoch: int = -1) -> bool:
+        """Whether another program or an operator set the stored position (-1: none), given the
+        topic id and the leader epoch that are stored with it: the map was not written with it."""
+        # (11) A task wrote it, after it had written a map that covers it.
+        is_ours = topic_id == self.source_id != NO_TOPIC_ID and not 0 <= self.epoch < epoch
+        if is_ours and stored < self.covered:
+            return False
         # Two values are our own: the position of the map's last write, and what the map covers,
         # which a commit may have stored after that write and before a crash.
         is_known = self.covered or not self.is_empty
         return bool(is_known) and stored not in (self.position, self.covered)
 
-    def resume(self, stored: int) -> int:
+    def resume(self, stored: int, topic_id: bytes = NO_TOPIC_ID, epoch: int = -1) -> int:
         """Return where the copy continues, given the stored position (-1: none): after all that is
-        covered, unless it was set."""
-        return stored if self.is_set(stored) or not self.covered else max(stored, self.covered)
+        covered, unless it was set; as ``is_set``."""
+        if not self.covered or self.is_set(stored, topic_id, epoch):
+            return stored
+        return max(stored, self.covered)
 
     def is_of_another(self, target_id: bytes) -> bool:
         """Whether the copies are in a target topic of another id than this one, as far as both are
@@ -454,8 +475,10 @@ class PartitionMap:
             covered, epoch = min(covered, follows.source), -1
             if follows.target < self.producer_from:
                 producer = self._former_producer
-        ids, position = (self.source_id, self.target_id), self.position
-        return Page(self._number, *ids, covered, position, epoch, *producer, tuple(segments))
+        ids, position, start = (self.source_id, self.target_id), self.position, self.start
+        return Page(
+            self._number, *ids, covered, position, epoch, *producer, tuple(segments), start=start
+        )
 
     def _begin(self, source: int, records: int, target: int) -> TargetLoss | None:
         """Begin a run, after what is due before it."""

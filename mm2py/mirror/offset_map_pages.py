@@ -23,6 +23,11 @@ after it."""
 
 _TAIL: Final = Struct(">ii")
 _ID_BYTES: Final = 16
+_START: Final = Struct(">4sQ")
+_START_MARK: Final = b"\xffst\x00"
+START_BITS: Final = 20
+"""Low bits of ``Page.start``, which are random: of two tasks with one number the first one in the
+topic counts."""
 _MARK_BITS: Final = 3
 _HEAD_NUMBERS: Final = 10
 
@@ -37,6 +42,17 @@ def offset_map_topic(source_alias: str) -> str:
     """Return the name of the map's topic on the target; no mirror replicates it
     (``mm2*.internal``)."""
     return f"mm2py-offset-map.{source_alias}.internal"
+
+
+def next_start(start: int, token: int) -> int:
+    """Return the ``Page.start`` of a task that begins with a page of this one."""
+    return ((start >> START_BITS) + 1 << START_BITS) | token
+
+
+def is_late(start: int, newest: int) -> bool:
+    """Whether a page with this ``Page.start`` is of a task before the one that wrote the newest, or
+    lost to it."""
+    return 0 < start != newest and start >> START_BITS <= newest >> START_BITS
 
 
 class Mark(IntEnum):
@@ -114,6 +130,7 @@ class PageHead(NamedTuple):
     producer_id: int
     producer_from: int
     span: Span
+    start: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +144,8 @@ class Page:
     ``producer_from`` on are written with ``producer_id``, -1 for one that is not known; below that
     it is the ``ending_producer`` of one that ends with its process.
     The topic ids are those of the topics' incarnations, zeros where a cluster has none.
+    ``start`` is above that of the page that its task began with, 0 unknown: a page of a task that
+    is gone may reach the topic after those of its successor (``is_late``).
     """
 
     number: int
@@ -141,6 +160,7 @@ class Page:
     ascends: bool = field(default=False, compare=False)
     """Known, of a page that was read, not to fall back to lower source offsets and to have no cut:
     most pages."""
+    start: int = field(default=0, compare=False)
 
 
 def span_of(segments: Sequence[Segment]) -> Span:
@@ -206,6 +226,9 @@ def encode_page(page: Page) -> bytes:
         out += varint(records)
         out += varint(target - target_end)
         source_end, target_end = source + records, segment.target_end
+    # At the end: earlier builds ignore it, and readers of heads need no segment for it.
+    if page.start:
+        out += _START.pack(_START_MARK, page.start)
     return bytes(out)
 
 
@@ -237,7 +260,7 @@ def decode_page(number: int, value: bytes) -> Page:
             segments.append(segment)
     except (IndexError, ValueError) as cause:
         raise ProtocolError(f"damaged page of the offset map: {cause}") from None
-    page = Page(number, *head[:-1], tuple(segments), ascends)
+    page = Page(number, *head[:-2], tuple(segments), ascends, head.start)
     # A page that was damaged in a way that still decodes must not translate: the head was written
     # from the same segments, so the two have to agree.
     if not _is_sound(segments, head.covered) or span_of(segments) != head.span:
@@ -261,7 +284,10 @@ def _read_head(value: bytes) -> tuple[PageHead, int]:
     span = Span(source_first, source_first + sources, target_first, target_first + targets, cut)
     ids = value[1 : 1 + _ID_BYTES], value[1 + _ID_BYTES : 1 + 2 * _ID_BYTES]
     covered, position, epoch, producer_id, producer_from = numbers[:5]
-    return PageHead(*ids, covered, position, epoch, producer_id, producer_from, span), at
+    start = 0
+    if len(value) >= at + _START.size and value[-_START.size :].startswith(_START_MARK):
+        _, start = _START.unpack_from(value, len(value) - _START.size)
+    return PageHead(*ids, covered, position, epoch, producer_id, producer_from, span, start), at
 
 
 def _is_sound(segments: Sequence[Segment], covered: int) -> bool:

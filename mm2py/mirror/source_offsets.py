@@ -7,7 +7,8 @@ mm2py.storage.
 """
 
 import json
-from typing import Final, cast
+from collections.abc import Mapping
+from typing import Final, TypeVar, cast
 
 from mm2py.api.records import SourceOffset, SourcePartition
 from mm2py.errors import PartitionError, ProtocolError
@@ -16,6 +17,8 @@ from mm2py.types import TopicPartition
 
 NO_EPOCH: Final = -1
 _LAST_OFFSET: Final = (1 << 63) - 2
+_TIED: Final = ("epoch", "topic_id")
+T = TypeVar("T")
 WRITE_OFFSET: Final = (
     "stop the connector, write the offset with PATCH .../offsets (null: as if "
     "none was stored), and resume it"
@@ -96,6 +99,11 @@ def not_a_position(partition: TopicPartition) -> PartitionError:
         partition=partition.partition,
         remedy=WRITE_OFFSET,
     )
+
+
+def edited(offset: Mapping[str, T]) -> dict[str, T]:
+    """Return a position that was set by hand, without what a task stores with its own."""
+    return {name: member for name, member in offset.items() if name not in _TIED}
 
 
 def committed_epoch(stored: SourceOffset | None) -> int:

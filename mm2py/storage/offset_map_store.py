@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol, final
 
 from mm2py.errors import ProtocolError
-from mm2py.mirror.offset_lookup import MapIndex
+from mm2py.mirror.offset_lookup import MapIndex, PartitionIndex
 from mm2py.mirror.offset_map_pages import Page, PageRef, decode_page, encode_page, encode_page_key
 from mm2py.protocol.records import Record
 from mm2py.storage.table import Entry, Table, batched
@@ -38,6 +38,8 @@ class StoredMap(NamedTuple):
 
     page: Page
     older: Sequence[PageRef]
+    replaced: Sequence[Page] = ()
+    """Those that compaction removes for a late page of a former task, to be written again."""
 
 
 class MapStore(Protocol):
@@ -227,7 +229,8 @@ class OffsetMapStore:
                 continue
             try:
                 page = decode_page(*self._newest[partition])
-                maps[partition] = StoredMap(page, index.pages[:-1])
+                replaced = await self._replaced(partition, index, page)
+                maps[partition] = StoredMap(page, index.pages[:-1], replaced)
             except ProtocolError as error:
                 log.warning(
                     "offset map of a partition is damaged, it begins anew partition=%s cause=%s",
@@ -235,6 +238,19 @@ class OffsetMapStore:
                     error,
                 )
         return maps
+
+    async def _replaced(
+        self, partition: TopicPartition, index: PartitionIndex, newest: Page
+    ) -> Sequence[Page]:
+        if index.replaced > newest.number:
+            return ()
+        refs = [ref for ref in index.pages[:-1] if ref.number >= index.replaced]
+        try:
+            pages = [await self._read(partition, ref) for ref in refs]
+        except ProtocolError:
+            return ()  # a look-up names the page
+        # One that is compacted away already cannot be written again.
+        return [*(page for page in pages if page is not None), newest]
 
     async def page_below(self, partition: TopicPartition, target: int) -> Page | None:
         await self._table.read_to_end(READ_S)

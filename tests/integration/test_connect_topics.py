@@ -5,10 +5,12 @@ import time
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 
+from mm2py.protocol.columns import partition_of
 from mm2py.storage.status_records import StoredStatus, TopicUse
 from mm2py.types import State, TargetState, TaskId
-from tests.integration.connect_stores import Stores, eventually, open_stores
+from tests.integration.connect_stores import PARTITIONS, Stores, eventually, open_stores
 from tests.integration.java_connect import JavaConnect
 from tests.integration.setups import Setup
 
@@ -23,6 +25,27 @@ async def test_idle_stores_cost_next_to_nothing(setup: Setup) -> None:
         await asyncio.sleep(4)  # this is the time that is measured
         spent_s = time.thread_time() - before_s
         assert spent_s < 0.08
+
+
+async def test_a_start_without_transactions_waits_for_what_one_with_them_is_committing(
+    setup: Setup,
+) -> None:
+    """A task with exactly-once support was killed while the end of its transaction was on its way."""
+    prefix, key = setup.unique("connect"), b'["c",{"partition":0}]'
+    async with open_stores(setup.a.bootstrap_servers, prefix) as stores:
+        await stores.offsets.set({key: b'{"offset":1}'})
+        servers = {"bootstrap.servers": setup.a.bootstrap_servers}
+        killed = Producer({**servers, "transactional.id": prefix, "transaction.timeout.ms": 60_000})
+        await asyncio.to_thread(killed.init_transactions, 60)
+        killed.begin_transaction()
+        topic, partitions = f"{prefix}-offsets", PARTITIONS["offsets"]
+        killed.produce(topic, b'{"offset":2}', key, partition_of(key, partitions))
+        await asyncio.to_thread(killed.flush, 60)
+        reading = asyncio.create_task(stores.offsets.get([key]))
+        answered, _ = await asyncio.wait({reading}, timeout=1)
+        await asyncio.to_thread(killed.commit_transaction, 60)
+        assert await reading == [b'{"offset":2}']
+        assert not answered
 
 
 HEARTBEAT = "org.apache.kafka.connect.mirror.MirrorHeartbeat"

@@ -1,14 +1,16 @@
 """A copy whose task is killed, cut off or frozen at any moment: nothing lost, nothing doubled, target offsets dense.
 
 A worker is a Sender with the real maps over a map topic in memory and a scripted broker on loopback. It is ended after any
-number of turns of the event loop; requests that it had sent may reach the log later, before or behind its successor's.
+number of turns of the event loop; requests that it had sent may reach the log later, before or behind its successor's. So may the
+page or the position that it wrote last.
 """
 
 import asyncio
 import random
 from collections import deque
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from math import inf
 from typing import Final
 
@@ -38,7 +40,7 @@ from mm2py.runtime.tasks.offset_maps import TaskOffsetMaps
 from mm2py.runtime.tasks.task_context import WorkerTaskContext
 from mm2py.storage.memory import MemoryTable, MemoryTopic
 from mm2py.storage.offset_map_store import MapsOver, OffsetMapStore, page_entries
-from mm2py.storage.table import Entry, Handler
+from mm2py.storage.table import Entry, Handler, Table
 from mm2py.testing.waiting import eventually
 from mm2py.types import TopicPartition
 from tests.kit.fakes.batches import source_batch
@@ -47,6 +49,7 @@ from tests.unit.runtime.runtime_fakes import FLOW, EagerClock, FakeStore, a_comm
 from tests.unit.runtime.test_offset_maps import ORDERS, restored
 
 PRODUCE, WRITE_MARKERS = 0, 27
+TOPIC_ID: Final = bytes(15) + b"\x01"
 SOURCE, TARGET = TopicPartition("orders", 0), TopicPartition("A.orders", 0)
 MAPS, NAME, POSITION = TopicPartition("maps", 0), "A-mm2-MirrorSourceConnector-0", b"position"
 """Where lives in transactions write what the others write into memory."""
@@ -66,8 +69,13 @@ class World:
             offset += 1 + (self.chance.random() < 0.1)
             self.offsets.append(offset)
         self.maps = MemoryTopic("mm2py-offset-map.A.internal")
-        self.position = -1
+        self.position, self.topic_id = -1, NO_TOPIC_ID
+        """As stored; a position that was set names no topic."""
         self.late: list[Hold] = []
+        self.held: list[deque[Callable[[], None]]] = []
+        """What each life that was cut off had on its way to the topics of maps and positions."""
+        self.is_cut, self.has_cuts = False, False
+        """Whether the life is cut off from these topics now; whether lives may be."""
         self.doubts: list[tuple[int, int]] = []
         """Ranges of source offsets that were reported as possibly doubled."""
         self.identical, self.has_client, self.has_late = Identical.PREFER, False, True
@@ -85,7 +93,17 @@ class World:
     def store(self) -> OffsetMapStore:
         """Return the maps as a process reads and writes them."""
         table = SlowTable(self.maps) if self.is_slow else MemoryTable(self.maps)
-        return OffsetMapStore(table, self.read)
+        return OffsetMapStore(LineTable(table, self), self.read)
+
+    def set_position(self, position: int, topic_id: bytes) -> None:
+        self.position, self.topic_id = position, topic_id
+
+    def arrive(self) -> None:
+        """Let the next request of a life that is gone reach its topic."""
+        held = self.chance.choice(self.held)
+        held.popleft()()
+        if not held:
+            self.held.remove(held)
 
     @property
     def values(self) -> list[int]:
@@ -104,7 +122,7 @@ class World:
             records = decoded.records if batch.partition == MAPS else ()
             for it in records:
                 if it.key == POSITION:
-                    self.position = int(it.value or b"")
+                    self.set_position(int(it.value or b""), TOPIC_ID)
                 else:
                     self.maps.append(it.key, it.value)
         self._taken = len(committed)
@@ -120,7 +138,7 @@ class World:
         wanted = self.chance.choice(positions)
         if wanted in (stored.page.position, stored.page.covered, self.position):
             return
-        self.position = wanted
+        self.set_position(wanted, NO_TOPIC_ID)
         self.begun.append((log_end, wanted))
 
     async def read(self, partition: TopicPartition, ref: PageRef) -> Page | None:
@@ -140,6 +158,26 @@ class World:
             part, left = left[:count], left[count:]
             records = [NewRecord(None, b"%d" % (it % self.kinds), (), self.stamp) for it in part]
             yield source_batch(part, records)
+
+
+class LineTable:
+    """A table over a line that may be cut: what is posted then comes later, if at all."""
+
+    def __init__(self, table: Table, world: World) -> None:
+        self._table, self._world = table, world
+        self.topic, self.start, self.stop = table.topic, table.start, table.stop
+        self.read_to_end = table.read_to_end
+
+    def post(self, entries: Sequence[Entry]) -> "asyncio.Future[int]":
+        if not self._world.is_cut:
+            return self._table.post(entries)
+
+        def arrive() -> None:
+            for entry in entries:
+                self._world.maps.append(*entry)
+
+        self._world.held[-1].append(arrive)
+        return asyncio.get_running_loop().create_future()
 
 
 class SlowTable:
@@ -229,7 +267,10 @@ class Worker:
         await self.store.start()
         await self.sender.start()
         await self.maps.load([SOURCE])
-        position = self.maps.resume(SOURCE, self.world.position)
+        stored = self.world.position, self.world.topic_id
+        self.maps.of(SOURCE).identify(stored[1])
+        position = self.maps.resume(SOURCE, *stored)
+        self.maps.identify(SOURCE, TOPIC_ID)
         self.acknowledged = position - 1
         return position
 
@@ -258,7 +299,11 @@ class Worker:
         self.maps.taken({SOURCE: position}, {SOURCE: -1})
         await self.maps.write()
         await asyncio.sleep(0)
-        self.world.position = position + 1
+        write = partial(self.world.set_position, position + 1, TOPIC_ID)
+        if self.world.is_cut:
+            self.world.held[-1].append(write)
+            await asyncio.Event().wait()
+        write()
         self.maps.stored({SOURCE: position})
 
 
@@ -357,7 +402,13 @@ async def end_at_any_moment(world: World, broker: FakeBroker, kind: type[Worker]
         running = asyncio.create_task(life.run())
         turns = world.chance.randint(0, 250)
         at = world.chance.randint(0, turns)
+        cut = world.chance.randint(0, 2 * turns) if world.has_cuts else turns
         for turn in range(turns):
+            if turn == cut:
+                world.is_cut = True
+                world.held.append(deque())
+            if world.held and not world.is_cut and world.chance.random() < 0.02:
+                world.arrive()
             if late and turn == at:
                 world.late.append(broker.hold(PRODUCE))
             if world.has_client and world.chance.random() < 0.02:
@@ -365,10 +416,13 @@ async def end_at_any_moment(world: World, broker: FakeBroker, kind: type[Worker]
             await asyncio.sleep(0)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-        if kind is Worker and world.chance.random() < 0.3:  # it ends in order
+        if kind is Worker and not world.is_cut and world.chance.random() < 0.3:  # it ends in order
+            is_flushed = await life.sender.flush(0)
             await life.commit()
-            await life.maps.settle()
+            await life.maps.settle([SOURCE] * is_flushed)
         assert all(isinstance(it, TargetMovedError) for it in life.failed)
+    world.is_cut = False
+    world.held = [it for it in world.held if it]
     if world.late:
         broker.hold(PRODUCE).release()  # those of the successor do not wait
 
@@ -379,6 +433,8 @@ async def run_to_the_end(world: World, broker: FakeBroker, kind: type[Worker] = 
         async with worker(world, broker, kind) as life:
             running = asyncio.create_task(life.run())
             for _ in range(world.chance.randint(0, 200)):
+                if world.held and world.chance.random() < 0.02:
+                    world.arrive()
                 await asyncio.sleep(0)
             for hold in world.late:
                 hold.release()
@@ -412,6 +468,7 @@ def one_by_one(entries: Sequence[Entry]) -> list[Sequence[Entry]]:
 
 async def each_is_copied_once(world: World) -> None:
     """Let workers live and end, the last one at the end of the source; compare records and map."""
+    world.has_cuts = True
     async with FakeBroker(topics={TARGET.topic: 1}) as broker:
         for _ in range(world.chance.randint(1, 6)):
             await end_at_any_moment(world, broker)
@@ -421,6 +478,9 @@ async def each_is_copied_once(world: World) -> None:
                 for _ in range(20):
                     await asyncio.sleep(0)
         await run_to_the_end(world, broker)
+        while world.held:
+            world.arrive()
+        await run_to_the_end(world, broker)  # nothing is left to copy
         await eventually(lambda: broker.connections == 0)
         stored = records_of(broker)
     assert stored == world.values
@@ -496,6 +556,36 @@ async def test_what_may_arrive_late_is_named_where_its_producer_may_not_be_fence
         await world.settle(broker)
         assert records_of(broker) == world.offsets
         assert [first for first, _ in world.doubts] == [world.offsets[copied]] * denied
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+async def test_what_a_killed_task_with_its_own_producer_id_sent_last_is_named(
+    in_order: bool, seed: int
+) -> None:
+    world = World(seed)
+    world.identical, batches = Identical.OFF, world.batches(0)
+    async with FakeBroker(topics={TARGET.topic: 1}) as broker:
+        async with worker(world, broker) as life:
+            await life.begin()
+            life.sender.enqueue(SOURCE, TARGET, [next(batches)])
+            await eventually(lambda: life.acknowledged >= 0)
+            await life.commit()
+            late = broker.hold(PRODUCE)
+            if in_order:
+                late.release()
+                await life.maps.settle([SOURCE])
+            else:
+                life.sender.enqueue(SOURCE, TARGET, [next(batches)])
+                await late.arrived.wait()
+        broker.hold(PRODUCE).release()
+        await run_to_the_end(world, broker)
+        late.release()
+        await eventually(lambda: broker.connections == 0)
+        stored = records_of(broker)
+    doubled = {it for it in stored if stored.count(it) > 1}
+    assert set(stored) == set(world.offsets)
+    assert bool(doubled) == bool(world.doubts) == (not in_order)
+    assert all(any(first <= it <= last for first, last in world.doubts) for it in doubled)
 
 
 async def test_what_a_life_with_a_router_has_passed_is_not_looked_for_in_the_log(seed: int) -> None:

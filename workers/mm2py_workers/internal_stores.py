@@ -76,7 +76,8 @@ class FlowTables:
     def table(
         self, topic: InternalTopic, *, follow: bool = True, transactional: bool = False
     ) -> KafkaTable:
-        """Return the table over one topic; ``transactional``: some records are written so."""
+        """Return the table over one topic; ``transactional``: some records are written so, by what
+        is started after the table."""
         self.topics.add(topic)
         return KafkaTable(
             topic.name,
@@ -86,7 +87,9 @@ class FlowTables:
                 self.cluster,
                 topic.name,
                 clock=self._clock,
-                waits_for_transactions=transactional,
+                # Without transactions, too: a task that was killed before they were switched off
+                # may be committing, and what its commit has would be unknown to the next one.
+                waits_for_transactions=True,
                 folds=topic.cleanup_policy == COMPACT,
             ),
             follow=follow,

@@ -262,8 +262,7 @@ class BackfillSession:
                 if partition not in known:
                     continue
                 page, removed = cut_pages(known[partition].pages, target_end, source)
-                if page is not None:
-                    await maps.write({partition: [page]})
+                await maps.write({partition: [page]})
                 if removed:
                     await maps.remove({partition: removed})
         finally:

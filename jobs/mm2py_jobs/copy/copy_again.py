@@ -26,8 +26,9 @@ from dataclasses import replace
 from typing import Protocol
 
 from mm2py.mirror.backfills import Lease, LeaseState
-from mm2py.mirror.offset_map_pages import Mark, Page, Segment
-from mm2py.types import TopicPartition
+from mm2py.mirror.offset_map_pages import Mark, Page, Segment, next_start
+from mm2py.protocol.topics import NO_TOPIC_ID
+from mm2py.types import NO_PRODUCER_ID, TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -115,12 +116,12 @@ async def go_back(target: CopiesAgain, leases: Sequence[Lease]) -> list[Lease]:
     ]
 
 
-def cut_pages(
-    pages: Mapping[int, Page], target_end: int, covered: int
-) -> tuple[Page | None, list[int]]:
+def cut_pages(pages: Mapping[int, Page], target_end: int, covered: int) -> tuple[Page, list[int]]:
     """Return the page that ends a map at a target offset (-1: at its beginning), and the numbers of
-    pages to remove."""
+    pages to remove. It is written also where nothing is left: a late page of a former task would
+    be the newest otherwise."""
     kept: list[Segment] = []
+    start = next_start(pages[max(pages)].start, 0)
     for number in sorted(pages, reverse=True):
         kept = [
             _shortened(segment, target_end)
@@ -129,10 +130,17 @@ def cut_pages(
         ]
         if kept:
             page = replace(
-                pages[number], covered=covered, position=covered, epoch=-1, segments=tuple(kept)
+                pages[number],
+                covered=covered,
+                position=covered,
+                epoch=-1,
+                segments=tuple(kept),
+                start=start,
             )
             return page, [it for it in sorted(pages, reverse=True) if it > number]
-    return None, sorted(pages, reverse=True)
+    ids = pages[max(pages)].source_id, NO_TOPIC_ID
+    page = Page(0, *ids, 0, -1, -1, NO_PRODUCER_ID, -1, (), start=start)
+    return page, [it for it in sorted(pages, reverse=True) if it]
 
 
 def _shortened(segment: Segment, target_end: int) -> Segment:

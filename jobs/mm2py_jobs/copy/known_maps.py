@@ -20,6 +20,7 @@ from mm2py.mirror.offset_map_pages import (
     Segment,
     decode_page,
     decode_page_key,
+    is_late,
     offset_map_topic,
 )
 from mm2py.protocol.records import Record
@@ -34,7 +35,9 @@ class KnownMap:
     pages: dict[int, Page] = field(default_factory=dict[int, Page])
 
     def put(self, page: Page) -> None:
-        """Take a page; it ends all with higher numbers."""
+        """Take a page; it ends all with higher numbers. A late one of a former task is ignored."""
+        if self.pages and is_late(page.start, self.newest.start):
+            return
         self.pages = {number: it for number, it in self.pages.items() if number < page.number}
         self.pages[page.number] = page
 

@@ -22,7 +22,13 @@ from mm2py.mirror.backfills import CopyAgain, SettingChange
 from mm2py.mirror.ledger import IncarnationRecord, decode_ledger_record, ledger_topic
 from mm2py.mirror.offset_lookup import Beginning, beginning_of
 from mm2py.mirror.offset_map import PartitionMap
-from mm2py.mirror.offset_map_pages import Page, decode_page, decode_page_key, offset_map_topic
+from mm2py.mirror.offset_map_pages import (
+    Page,
+    decode_page,
+    decode_page_key,
+    is_late,
+    offset_map_topic,
+)
 from mm2py.mirror.source_offsets import (
     NO_EPOCH,
     committed_epoch,
@@ -113,7 +119,14 @@ class Known:
 
     def resume(self, partition: TopicPartition) -> int:
         """Return where the copy of a partition continues, -1 where there is none."""
-        return PartitionMap(self.pages.get(partition)).resume(self.positions.get(partition, -1))
+        return self._continued(partition, PartitionMap(self.pages.get(partition)))
+
+    def _continued(self, partition: TopicPartition, known: PartitionMap) -> int:
+        return known.resume(
+            self.positions.get(partition, -1),
+            self.ids.get(partition, NO_TOPIC_ID),
+            self.epochs.get(partition, NO_EPOCH),
+        )
 
     def resume_in(self, partition: TopicPartition, topic_id: bytes) -> int:
         """Return where the copy of this incarnation of a topic continues, -1 where there is none of
@@ -126,7 +139,7 @@ class Known:
             return -1
         if is_another_topic(known.source_id, topic_id):
             known = PartitionMap()
-        return known.resume(position)
+        return self._continued(partition, known)
 
     def incarnation(self, partition: TopicPartition) -> bytes:
         """Return the id of the topic that the stored position is in, empty where that is not
@@ -346,6 +359,9 @@ class CopiesReader:
             page = None if record.value is None else decode_page(number, bytes(record.value))
         except ProtocolError as error:
             log.warning("record of the offset map is ignored cause=%s", error)
+            return
+        newest = pages.get(partition)
+        if page is not None and newest is not None and is_late(page.start, newest.start):
             return
         if page is not None:
             pages[partition] = page

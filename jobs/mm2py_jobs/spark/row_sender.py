@@ -30,6 +30,7 @@ from mm2py.errors import (
 from mm2py.protocol.compression import compress
 from mm2py.protocol.record_batch import HEADER_BYTES, Codec, RecordBatch, build_batch
 from mm2py.types import TopicPartition
+from mm2py_jobs.spark.login_watch import is_refused
 from mm2py_jobs.spark.sink_rows import RowGroup, SinkRows
 
 T = TypeVar("T")
@@ -101,8 +102,8 @@ class RowSender:
         """Hand rows over; waits while more than ``buffer.memory`` is not acknowledged.
 
         Raises:
-            FatalError: a row was refused or names no partition of its topic, or the target has
-                taken nothing for ``timeout_s``.
+            FatalError: a row, the login or the right to write was refused, a row names no
+                partition of its topic, or the target has taken nothing for ``timeout_s``.
         """
         if self._acknowledged == self.rows:
             # It had nothing to take while rows were made.
@@ -245,8 +246,11 @@ class RowSender:
             self._causes.pop(target.topic, None)
             return
         self._causes[target.topic] = str(error)
-        # The right to write is missing: the Sender alone would try again without end.
-        if isinstance(error, FatalServerError):
+        # As Java's producer: the right to write is missing, or the login is refused. The Sender
+        # alone would try again without end, and each attempt of the task would wait again.
+        if isinstance(error, FatalServerError) or (
+            isinstance(error, Mm2pyError) and is_refused(error)
+        ):
             self._fail(FatalError(f"topic {target.topic}: {error.message}", remedy=error.remedy))
 
     def _throttled(self, left_s: Mapping[int, float]) -> None:
@@ -274,6 +278,8 @@ class RowSender:
             try:
                 return await asyncio.wait_for(ask(), max(0.0, self._left_s()))
             except RetriableError as error:
+                if is_refused(error):
+                    raise FatalError(error.message, remedy=error.remedy) from error
                 cause = error.message
             except TimeoutError:
                 # Amid a pause before its next attempt to connect, or inside a call that repeats.

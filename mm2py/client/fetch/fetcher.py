@@ -377,7 +377,10 @@ class Fetcher:
         held = self._cluster.pool.leased_bytes
         for node in self._routes.nodes.values():
             held += node.asked_bytes + node.stripes.asked_bytes
-        room = min(self._room, self._buffer_bytes - held, self.most_bytes())
+        return min(self._room, self._buffer_bytes - held, self.most_bytes())
+
+    def room_to_ask(self) -> int:
+        room = self.room_bytes()
         self._is_short = self._is_short or room <= 0
         return room
 

@@ -265,8 +265,8 @@ class FetchNode:
     def _room_now(self) -> tuple[int, float]:
         """Return the limit of the next response in bytes, not above 0 while nothing may be asked
         for, and after how many seconds it may be sent."""
-        room = min(self._owner.room_bytes(), self._answer_bytes)
-        if room <= 0 or not self._anything():
+        room = min(self._owner.room_to_ask(), self._answer_bytes) if self._anything() else 0
+        if room <= 0:
             return 0, 0.0
         pause_s = self.throttle.remaining_s()
         if self._lingers_until:

@@ -30,6 +30,11 @@ class FetchOwner(Protocol):
         Fetch is sent."""
         ...
 
+    def room_to_ask(self) -> int:
+        """As ``room_bytes``, of a broker that would be asked now: without room it is woken when
+        there is."""
+        ...
+
     def wake(self) -> None:
         """Check again what may be asked for."""
         ...

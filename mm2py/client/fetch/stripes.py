@@ -290,7 +290,7 @@ class Stripes:
         Stripes that wait must never use up the room of the stripes that they wait for.
         """
         most, under_way = self._owner.most_bytes(), self.asked_bytes
-        room = min(self._owner.room_bytes(), most - under_way)
+        room = min(self._owner.room_to_ask(), most - under_way)
         if self._rate is not None:
             room = min(room, self._rate.room_bytes() - under_way)
         if room <= 0:

@@ -20,6 +20,8 @@ Invariants (the model is tests/property/test_copy_continues.py):
 4. Transactions have another producer id, with which nothing collides: the stored one is fenced on
    the partition before its log is read. Where that is not allowed, what is sent first is reported
    as possibly doubled. (Java fences transactional ids alone, KIP-618.)
+5. So it is where each task has its own producer id (``offsets.identical=off``) and the one before
+   did not end in order: then none is stored.
 """
 
 import asyncio
@@ -129,6 +131,7 @@ class LaneResume:
             await self._fence(node_id, readable)
         )
         readable = [lane for lane in readable if lane not in beginnings]
+        self._note_unfenced(readable)
         ids = {lane: self._topic_id(lane) for lane in readable}
         known = {lane: self._copied.target_end(lane.source, ids[lane]) for lane in readable}
         log_ends = await self._log_ends(node_id, [lane for lane in readable if known[lane] >= 0])
@@ -167,6 +170,14 @@ class LaneResume:
             if isinstance(beginnings[lane], LaneBeginning):
                 self._doubt_late(lane)
         return beginnings
+
+    def _note_unfenced(self, lanes: Sequence[SenderLane]) -> None:
+        """Note the lanes whose former producer may still write, and has another id than the next
+        one (5)."""
+        for lane in lanes:
+            kept = self._copied.producer(lane.source)
+            if not lane.transactional and kept.producer_id != NO_PRODUCER_ID and not kept.lasts:
+                self._unfenced[lane.target] = Mm2pyError("its producer id was its own")
 
     async def _count(
         self,
@@ -328,7 +339,7 @@ class LaneResume:
         cause = self._unfenced.pop(lane.target, None)
         if cause is not None and lane.queue:
             first, last = lane.queue[0][1].runs[0][0], lane.queue[-1][1].last_offset
-            text = "what was sent last without exactly-once may arrive late, it cannot be refused"
+            text = "what a former task sent last may arrive late, it cannot be refused"
             self._owner.doubted(lane.source, first, last, Mm2pyError(f"{text}: {cause}"))
 
     async def _leave_unreadable(

@@ -14,10 +14,12 @@ from mm2py.api.connector import ConnectorFactory
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.connect.group_admin import GroupAdmin
 from mm2py.clock import Clock
+from mm2py.config.class_names import MIRROR_SOURCE_CONNECTOR, canonical_class
 from mm2py.config.client_properties import sink_consumer_properties
 from mm2py.config.clients import connection_settings
 from mm2py.errors import ConfigError, Mm2pyError, ProtocolError, RetriableError, ServerError
 from mm2py.mirror.offset_checks import hash_map_order
+from mm2py.mirror.source_offsets import edited
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol.groups import OffsetToCommit
 from mm2py.runtime.errors import BadRequestError, HerderError
@@ -135,14 +137,21 @@ class OffsetEditor:
         self, connector: str, config: Mapping[str, str], entries: Sequence[OffsetEntry]
     ) -> None:
         stored: dict[object, list[bytes]] = {}
+        is_mirror = canonical_class(config.get("connector.class", "")) == MIRROR_SOURCE_CONNECTOR
         for key in await self._stored(connector, config):
             stored.setdefault(scalars_identity(parse_offset_key(key)[1]), []).append(key)
         values: dict[bytes, bytes | None] = {}
         for entry in entries:
             # The same partition in another writer's order would come back otherwise.
             values.update(dict.fromkeys(stored.get(scalars_identity(entry.partition), ())))
-            offset = None if entry.offset is None else compact_json(hash_map_order(entry.offset))
-            values[_key(connector, entry.partition)] = offset
+            offset = entry.offset
+            # What was read here and is written unchanged must not look like a task's own position,
+            # which does not set a copy back.
+            if offset is not None and is_mirror:
+                offset = edited(offset)
+            values[_key(connector, entry.partition)] = (
+                None if offset is None else compact_json(hash_map_order(offset))
+            )
         await self._set(connector, config, values)
         log.info("positions altered connector=%s count=%d", connector, len(entries))
 

@@ -7,7 +7,9 @@ commit that fails loses nothing: its positions are pending again unless newer on
 unchanged position is not written again, nor is a value that is the stored one; 5 a position waits
 while the loss ledger has an event of its partition that is not acknowledged; 6 a stored position is
 never ahead of the offset map; 7 it is stored with the id of the topic that its record is in; 8
-where the topic of positions was deleted, those that do not change are written again.
+where the topic of positions was deleted, those that do not change are written again; 9 as long as
+a request of a task that is gone may arrive, positions and maps that do not change are written over
+it.
 """
 
 import asyncio
@@ -97,8 +99,8 @@ class OffsetCommitter:
         """Topic ids of the positions in ``_pending``; those of what was written are in
         ``_written_ids``."""
         self._written_ids: dict[TopicPartition, bytes] = {}
-        self._again: Mapping[bytes, bytes | None] = {}
-        """Values that are written again with the next commit."""
+        self._again: Mapping[bytes, bytes] | None = None
+        """Values that are written again with the next commit, with all that were written."""
         self._failing = False
         self._turn = asyncio.Lock()
 
@@ -110,13 +112,13 @@ class OffsetCommitter:
     @property
     def waits(self) -> bool:
         """Whether there is anything to write."""
-        return bool(self._pending or self._again)
+        return bool(self._pending) or self._again is not None
 
     def write_again(self, found: Mapping[bytes, bytes]) -> None:
         """Let the next commit write every position, of those that were not written since the start
         the value that was ``found`` then."""
-        written = {self._keys[it]: value for it, (_, value) in self._written.items()}
-        self._again = {**found, **written}
+        # Of a commit that is under way the values are known when it has ended.
+        self._again = found
 
     def has_few(self, records: int) -> bool:
         """Whether fewer than so many would be copied again after a kill; a first position is
@@ -152,11 +154,14 @@ class OffsetCommitter:
         # The flush of the last commit at a stop may meet the periodic one; positions must be stored
         # in their order.
         async with self._turn:
-            taken = self._take()
+            taken, again = self._take()
             # A map may have changed without a position, as by a loss on the target.
-            if not taken and not self._maps.changed and not self._again:
+            if not taken and not self._maps.changed and again is None:
                 return True
-            ids = {it: self._ids[it] for it in taken}
+            # Without a map that covers it a position may be lower than an old one by right: it must
+            # not look like a late one (invariant 11 of the map).
+            is_mapped = not self._maps.is_refused
+            ids = {it: self._ids[it] if is_mapped else NO_TOPIC_ID for it in taken}
             offsets = {
                 it: {**self._source_offset(it, position), **_tied(position, ids[it])}
                 for it, position in taken.items()
@@ -165,15 +170,7 @@ class OffsetCommitter:
             # Before ``_maps.write``, which puts position and epoch into the pages.
             self._maps.taken(taken, epochs, with_maps=self._timeout_s is None)
             written, values = False, self._encoded(offsets)
-            # A compacted topic still grows by each record; an idle partition writes none.
-            new = {
-                self._keys[it]: value
-                for it, value in values.items()
-                if self._written.get(it, ())[1:] != (value,)
-            }
-            again = self._again
-            self._again = {}
-            new = {**again, **new}
+            new = self._new(values, again)
             try:
                 async with asyncio.timeout(self._timeout_s):
                     # What was acknowledged by now is in the maps: a position is taken after its
@@ -192,7 +189,7 @@ class OffsetCommitter:
             # them again changes nothing.
             finally:
                 if not written:
-                    self._again = {**again, **self._again}
+                    self._again = again if self._again is None else self._again
                     for partition, position in taken.items():
                         # Newer positions may have come during the await: those stay.
                         self._pending.setdefault(partition, position)
@@ -212,15 +209,30 @@ class OffsetCommitter:
             if topic_id not in (before.get(partition), NO_TOPIC_ID):
                 self.on_topic_id(partition, topic_id)
 
-    def _take(self) -> dict[TopicPartition, int]:
+    def _take(self) -> tuple[dict[TopicPartition, int], Mapping[bytes, bytes] | None]:
         taken, self._pending = self._pending, {}
+        again, self._again = self._again, None
         # Invariant 7 of ARCHITECTURE: a crash after this position and before the ledger's record
         # would hide the loss.
         for partition in self._withheld():
             position = taken.pop(partition, None)
             if position is not None:
                 self._pending[partition] = position
-        return taken
+        return taken, again
+
+    def _new(
+        self, values: Mapping[TopicPartition, bytes | None], again: Mapping[bytes, bytes] | None
+    ) -> Mapping[bytes, bytes | None]:
+        # A compacted topic still grows by each record; an idle partition writes none.
+        new = {
+            self._keys[it]: value
+            for it, value in values.items()
+            if self._written.get(it, ())[1:] != (value,)
+        }
+        if again is None:
+            return new
+        before = {self._keys[it]: value for it, (_, value) in self._written.items()}
+        return {**again, **before, **new}
 
     def _encoded(
         self, offsets: Mapping[TopicPartition, SourceOffset]
@@ -238,6 +250,35 @@ class OffsetCommitter:
         self._failing = True
         cause = str(error) or f"the target {NO_ANSWER} within {timeout_s:g} s"
         self._on_failure(f"{cause}: positions are stored later")
+
+
+LATE_S: Final = (60.0, 1_140.0)
+"""Pauses from the start: most late requests come within seconds; TCP gives up one after 15 to 20
+minutes (Linux: ``tcp_retries2``)."""
+
+
+async def overwrite_late(
+    committer: OffsetCommitter,
+    maps: TaskOffsetMaps,
+    found: Callable[[], Mapping[bytes, bytes]],
+    left_out: Callable[[], Collection[TopicPartition]],
+    *,
+    clock: Clock,
+) -> None:
+    """Let positions and maps be written again after a start, for programs that take the last
+    record of a key, as Java does (9).
+
+    Args:
+        committer: writes them with its next commits.
+        maps: of the task.
+        found: the stored positions that the task began with, but of what it does not copy.
+        left_out: what it does not copy.
+        clock: for the pauses.
+    """
+    for pause_s in LATE_S:
+        await clock.sleep(pause_s)
+        maps.again(left_out())
+        committer.write_again(found())
 
 
 LOOK_S: Final = 30.0

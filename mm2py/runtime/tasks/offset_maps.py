@@ -13,12 +13,14 @@ open page of every partition again, and what its other pages had is unknown, not
 whose position was set continues where that copy ended, whenever its task ends: before its first
 record the map has where it began, on both sides; 7 a copy that was deleted and made again, or that
 the replication policy names anew, is noticed without a record: its map loses all copies, and the
-loss is reported once (``LostCopies``).
+loss is reported once (``LostCopies``); 8 a position or a page that a task which is gone wrote late
+does not count, and is written over: by the next start, or by the task that runs (``again``).
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from random import getrandbits
 from typing import Final, TypeVar, final
 
 from mm2py.api.context import EventKind, SourceGap
@@ -29,7 +31,17 @@ from mm2py.client.send.tail import Behind, Identical, KeptProducer, LogEnd
 from mm2py.clock import Clock
 from mm2py.errors import Mm2pyError, RetriableError
 from mm2py.mirror.offset_map import PartitionMap, TargetLoss
-from mm2py.mirror.offset_map_pages import Mark, Page, Segment, ending_producer
+from mm2py.mirror.offset_map_pages import (
+    START_BITS,
+    Mark,
+    Page,
+    PageRef,
+    Segment,
+    ending_producer,
+    is_late,
+    next_start,
+)
+from mm2py.mirror.source_offsets import NO_EPOCH
 from mm2py.protocol.topics import NO_TOPIC_ID
 from mm2py.runtime.tasks.target_sender import TaskSender
 from mm2py.storage.offset_map_store import MapStore, NoMapStore, StoredMap
@@ -46,11 +58,25 @@ def _log_refusal(cause: str) -> None:
 
 
 class _Maps(dict[TopicPartition, PartitionMap]):
-    """Partitions that appear after ``load`` (a record task's) begin with an empty map."""
+    """Partitions that have no stored map begin with an empty one."""
+
+    def __init__(self, *, in_transactions: bool) -> None:
+        super().__init__()
+        self._in_transactions = in_transactions
+        self.token = getrandbits(START_BITS)
+        """Of this task, for ``Page.start``."""
+
+    def begin(
+        self, partition: TopicPartition, page: Page | None = None, older: Sequence[PageRef] = ()
+    ) -> PartitionMap:
+        begun = self[partition] = PartitionMap(page, older, self.token)
+        # Above every task without transactions that has the same page: no ``_claim`` follows.
+        if self._in_transactions:
+            begun.start = next_start(begun.start, self.token)
+        return begun
 
     def __missing__(self, partition: TopicPartition) -> PartitionMap:
-        made = self[partition] = PartitionMap()
-        return made
+        return self.begin(partition)
 
 
 @final
@@ -80,12 +106,14 @@ class TaskOffsetMaps:
         self._store, self.sweeps, self._shares_targets = store, sweeps, shares_targets
         self._in_transactions = in_transactions
         self.identical = identical
-        self._maps = _Maps()
+        self._maps = _Maps(in_transactions=in_transactions)
         self.of: Callable[[TopicPartition], PartitionMap] = self._maps.__getitem__
         """Returns the map of a partition. Hot path."""
         self._unwritten: dict[TopicPartition, list[Page]] = {}
         self._loaded: frozenset[TopicPartition] = frozenset()
-        self._topics_lost = 0
+        self._topics_lost: int = 0
+        self.is_refused = False
+        """Whether the last write was: positions may be ahead of the maps then."""
         self._turn = asyncio.Lock()
         self._astray: set[TopicPartition] = set()
         """Partitions whose copy does not continue at the end of the map, until ``begin`` has put
@@ -94,6 +122,8 @@ class TaskOffsetMaps:
         """Partitions whose stored position is above their newest page."""
         self._begun: set[TopicPartition] = set()
         """Partitions whose lane has begun since they were loaded."""
+        self._claimed: set[TopicPartition] = set()
+        """Partitions whose topic has a page of this task as the newest."""
         self.waits: Callable[[TopicPartition], bool] = lambda _: False
         """Whether a partition waits for the count of the copies behind its map."""
         self.on_count: Callable[[TopicPartition, Behind], None] = lambda _partition, _behind: None
@@ -146,22 +176,32 @@ class TaskOffsetMaps:
             # here.
             self._maps.pop(partition, None)
             self._unwritten.pop(partition, None)
-        self._maps |= {partition: PartitionMap(*stored) for partition, stored in maps.items()}
+        for partition, (page, older, replaced) in maps.items():
+            self._maps.begin(partition, page, older)
+            if replaced:
+                self._unwritten[partition] = list(replaced)
         self._loaded |= frozenset(partitions)
-        for known in (self._astray, self._unsettled, self._begun):
+        for known in (self._astray, self._unsettled, self._begun, self._claimed):
             known.difference_update(partitions)
 
-    def resume(self, partition: TopicPartition, position: int) -> int:
-        """Return where the copy continues, given the stored position (-1: none): after the newest
-        copy in the map.
+    def resume(
+        self,
+        partition: TopicPartition,
+        position: int,
+        topic_id: bytes = NO_TOPIC_ID,
+        epoch: int = NO_EPOCH,
+    ) -> int:
+        """Return where the copy continues, given the stored position (-1: none) and what is stored
+        with it: after the newest copy in the map.
 
         A position that is not the one that the map was written with was set by another program or
-        an operator: it is followed.
+        an operator: it is followed, unless it is a late one (8).
         """
         partition_map = self.of(partition)
-        resumed, covered = partition_map.resume(position), partition_map.covered
+        stored = position, topic_id, epoch
+        resumed, covered = partition_map.resume(*stored), partition_map.covered
         # Before the position is replaced, which ``is_set`` compares with.
-        was_set, partition_map.position = partition_map.is_set(position), position
+        was_set, partition_map.position = partition_map.is_set(*stored), position
         if partition_map.is_empty and (was_set or not covered):
             partition_map.begin_at(max(position, 0))
         # A crash between the write of the map and that of the position: the copy continues where
@@ -276,7 +316,35 @@ class TaskOffsetMaps:
         # In a transaction the map is committed with the first records; alone it would be visible
         # without them.
         if not self._in_transactions:
+            await self._claim(ends.keys() - self._claimed)
             await self.write()
+
+    async def _claim(self, partitions: Collection[TopicPartition]) -> None:
+        """Write pages, with a higher ``start`` where a former task's page came since ``load``: of
+        one number the first counts (8)."""
+        while partitions:
+            for partition in partitions:
+                self.of(partition).again()
+            await self.write()
+            # A topic that refuses them is tried again with each write, as always.
+            if self._unwritten:
+                return
+            try:
+                stored = await self._store.load(partitions)
+            except RetriableError:
+                raise
+            except Mm2pyError as error:
+                self._note_refusal(error)
+                return
+            self._claimed.update(partitions)
+            lost = {
+                it: page.start
+                for it, (page, *_) in stored.items()
+                if is_late(self.of(it).start, page.start)
+            }
+            for partition, start in lost.items():
+                self.of(partition).start = next_start(start, self._maps.token)
+            partitions = lost.keys()
 
     def partitions_of_another(
         self, ids: Mapping[TopicPartition, bytes]
@@ -463,6 +531,7 @@ class TaskOffsetMaps:
                         newer = self._unwritten.get(partition, [])
                         self._unwritten[partition] = _joined(before, newer)
             if written and writing:
+                self.is_refused = False
                 self.on_refusal("")
 
     def _forget_producers(self) -> None:
@@ -474,9 +543,23 @@ class TaskOffsetMaps:
             if self._shares_targets and partition_map.changed:
                 partition_map.writes_to(partition_map.target_id, NO_PRODUCER_ID, -1)
 
-    async def settle(self) -> None:
+    def again(self, left_out: Collection[TopicPartition]) -> None:
+        """Let the next write include the open page of every partition but of those (8)."""
+        for partition in self._loaded.difference(left_out):
+            if not self.of(partition).is_empty:
+                self.of(partition).again()
+
+    async def settle(self, flushed: Collection[TopicPartition] = ()) -> None:
         """Write the positions that this task stored last into their maps, at its end: any other
-        position was set then; ``RetriableError``: not now."""
+        position was set then; ``RetriableError``: not now.
+
+        Of partitions that are ``flushed`` a producer id that ends with the task is forgotten:
+        nothing of it is under way.
+        """
+        for partition in self._begun.intersection(flushed):
+            partition_map = self.of(partition)
+            if not self.producer(partition).lasts:
+                partition_map.writes_to(partition_map.target_id, NO_PRODUCER_ID, -1)
         for partition in self._unsettled:
             partition_map = self.of(partition)
             if not partition_map.is_empty:
@@ -495,6 +578,7 @@ class TaskOffsetMaps:
                 self.on_loss(partition, loss)
 
     def _note_refusal(self, error: Mm2pyError) -> None:
+        self.is_refused = True
         self.on_refusal(
             "the offset map cannot be kept, records are copied all the same; offsets are "
             f"translated by offset syncs only, and a kill may double records: {error}"

@@ -26,12 +26,14 @@ from mm2py.errors import (
 from mm2py.mirror.offset_map import TargetLoss
 from mm2py.mirror.source_offsets import (
     WRITE_OFFSET,
+    committed_epoch,
     committed_topic_id,
     mirrored_partition,
     next_offset,
     parse_source_offset_value,
     source_offset,
     source_offset_key,
+    source_offset_value,
 )
 from mm2py.observability.checkpoint_ages import CheckpointKey
 from mm2py.observability.metrics import (
@@ -261,6 +263,7 @@ class WorkerTaskContext:
         if stored is not None and position < 0:
             return stored  # not a position: the map must not be set back for it
         offset_map, topic_id = self.maps.of(partition), committed_topic_id(stored)
+        epoch = committed_epoch(stored)
         # The map does not wait for the ledger, and has the end of the log as it is now.
         if (lost := offset_map.target_loss) is not None:
             self._report(EventKind.TARGET_LOST, partition, *lost, LOST_BEFORE, again=True)
@@ -278,15 +281,30 @@ class WorkerTaskContext:
             # Still the former one's: a map that is written before the next position is stored must
             # say so.
             offset_map.position = position
-        else:
-            if not offset_map.is_set(position):
-                self._report_again(partition, position)
-            # Before ``resume``, which compares with the map of this incarnation.
-            offset_map.identify(topic_id)
-            resumed = self.maps.resume(partition, position)
-            if resumed == position:
-                return stored
-        return source_offset(resumed - 1, offset_map.epoch, offset_map.source_id)
+            return source_offset(resumed - 1, offset_map.epoch, offset_map.source_id)
+        if not (was_set := offset_map.is_set(position, topic_id, epoch)):
+            self._report_again(partition, position)
+        is_late = not was_set and offset_map.is_set(position)
+        # Before ``resume``, which compares with the map of this incarnation.
+        offset_map.identify(topic_id)
+        resumed = self.maps.resume(partition, position, topic_id, epoch)
+        if resumed == position:
+            return stored
+        if is_late:
+            log.warning(
+                "stored position came late from a former task, it is ignored partition=%s "
+                "position=%d continued_at=%d",
+                partition,
+                position,
+                resumed,
+            )
+        offset = source_offset(resumed - 1, offset_map.epoch, offset_map.source_id)
+        # It is stored in place of the lower one (``overwrite_late``), but where it waits for the
+        # ledger, as every position does.
+        value = source_offset_value(offset)
+        if value and partition in self._stored and not offset_map.lost_from(position):
+            self._stored[partition] = self._stored[partition][0], value
+        return offset
 
     def _report_again(self, partition: TopicPartition, position: int) -> None:
         """Report what was lost behind the stored position: the ledger may not have it, and

@@ -42,7 +42,11 @@ from mm2py.runtime.patience import Patience
 from mm2py.runtime.tasks.arrivals import Arrivals
 from mm2py.runtime.tasks.held_partitions import HeldPartitions
 from mm2py.runtime.tasks.lifecycle import Lifecycle, Status
-from mm2py.runtime.tasks.offset_committer import LostPositions, OffsetCommitter
+from mm2py.runtime.tasks.offset_committer import (
+    LostPositions,
+    OffsetCommitter,
+    overwrite_late,
+)
 from mm2py.runtime.tasks.offset_maps import LostCopies, MapPruning
 from mm2py.runtime.tasks.own_offsets import OwnTopicOffsets
 from mm2py.runtime.tasks.target_sender import SenderFactory
@@ -654,9 +658,12 @@ class WorkerTask:
                 runs.append(MapPruning(maps, task, sender, permit=permit, clock=clock).run)
             if maps.copied is not None:
                 runs.append(LostCopies(maps, task, sender, permit=permit, clock=clock).run)
+            found, committer = self._context.stored, self._committer
             if topic := self._settings.offsets_topic:
-                found, committer = self._context.stored, self._committer
                 runs.append(LostPositions(topic, sender, found, committer, clock=clock).run)
+            if maps.kept is not None:
+                overwrite = partial(overwrite_late, committer, maps, found, clock=clock)
+                runs.append(partial(overwrite, lambda: self._context.left_out))
         await asyncio.gather(*map(self._run_visibly, runs))
 
     async def _run_visibly(self, run: Callable[[], Awaitable[None]]) -> None:
@@ -751,7 +758,8 @@ class WorkerTask:
         # were never sent.
         self._sender.drop_unopened()
         # A fifth of the time is kept for the last commit.
-        if not await self._sender.flush(remaining * 0.8):
+        is_flushed = await self._sender.flush(remaining * 0.8)
+        if not is_flushed:
             log.warning(
                 "not everything was acknowledged before the end bytes=%d; it will be copied again",
                 self._sender.buffered_bytes,
@@ -763,7 +771,7 @@ class WorkerTask:
             if self._commits is None:
                 await self._store_last(until_s)
                 # Else the next start would take its own last position for one that was set by hand.
-                await self._maps.settle()
+                await self._maps.settle(self._context.known - self._failed if is_flushed else ())
             else:
                 await self._commits.finish(max(remaining * 0.2, LAST_COMMIT_S))
         except Exception as error:  # noqa: BLE001 - the worker's edge: the task ends here anyway

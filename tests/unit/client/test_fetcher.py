@@ -244,6 +244,17 @@ async def test_without_memory_for_an_answer_the_end_of_a_log_is_asked_for() -> N
         assert rig.fetcher.lag(FIRST) == 7
 
 
+async def test_asking_how_far_a_log_is_known_is_no_request_that_memory_was_short_for() -> None:
+    async with fetching(max_wait_ms=LONG_MS) as rig:
+        rig.fetcher.add({FIRST: 0})
+        rig.fetcher.pause([FIRST])
+        assert await rig.fetcher.fetch(max_wait_ms=0, max_bytes=0) == []
+        await rig.fetcher.refresh_ends()
+        rig.fetcher.resume([FIRST])
+        rig.fetcher.silent_s(FIRST)
+        assert not rig.fetcher.is_short
+
+
 async def test_the_end_of_a_paused_partition_is_asked_for_once_per_call() -> None:
     async with fetching(max_wait_ms=LONG_MS) as rig:
         rig.fill(FIRST, range(2))

@@ -19,6 +19,7 @@ from mm2py.mirror.offset_lookup import PageMissingError, PartitionIndex, Place, 
 from mm2py.mirror.offset_map import PartitionMap
 from mm2py.mirror.offset_map_pages import (
     PAGE_SEGMENTS,
+    START_BITS,
     Mark,
     Page,
     PageRef,
@@ -54,7 +55,7 @@ SEGMENTS = (
     Segment(1600, 1, 500),
     Segment(1602, 8, 501),
 )
-GOLDEN = Page(0, OLD, NEW, 1612, 1612, 7, 4711, 0, SEGMENTS)
+GOLDEN = Page(0, OLD, NEW, 1612, 1612, 7, 4711, 0, SEGMENTS, start=(7 << START_BITS) | 4711)
 SEGMENTS_2 = (
     Segment(4_999_999_000, 900, 7_000_000_000),
     Segment(4_999_999_500, 1000, 7_000_000_900),
@@ -85,7 +86,8 @@ def test_pages_have_the_documented_bytes(name: str, partition: TopicPartition, p
     assert encode_page_key(partition, page.number) == key
     assert encode_page(page) == value
     assert decode_page_key(key) == (partition, page.number)
-    assert decode_page(page.number, value) == page
+    read = decode_page(page.number, value)
+    assert (read, read.start) == (page, page.start)
 
 
 @pytest.mark.parametrize("source", [2**59, 2**60, 2**61, 2**63 - 2])
@@ -98,7 +100,7 @@ def test_a_page_of_any_offset_is_read_as_it_was_written(source: int) -> None:
     assert decode_page(page.number, encode_page(page)) == page
 
 
-CUT = encode_page(GOLDEN)
+CUT = encode_page(replace(GOLDEN, start=0))
 
 
 @pytest.mark.parametrize("value", [b"", b"\x02" + bytes(40), CUT[:-1], CUT[:-3] + b"\x0f\x02\x01"])

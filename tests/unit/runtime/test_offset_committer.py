@@ -17,7 +17,12 @@ from mm2py.mirror.offset_map_pages import PAGE_SEGMENTS, decode_page_key
 from mm2py.mirror.source_offsets import mirror_source_partition, source_offset
 from mm2py.observability.metrics import FlowMeter
 from mm2py.runtime.tasks import offset_maps
-from mm2py.runtime.tasks.offset_committer import LostPositions, OffsetCommitter
+from mm2py.runtime.tasks.offset_committer import (
+    LATE_S,
+    LostPositions,
+    OffsetCommitter,
+    overwrite_late,
+)
 from mm2py.runtime.tasks.offset_maps import MapPruning, TaskOffsetMaps
 from mm2py.runtime.tasks.task_context import WorkerTaskContext
 from mm2py.storage.memory import MemoryTopic
@@ -35,6 +40,7 @@ from tests.unit.runtime.runtime_fakes import (
 from tests.unit.runtime.test_offset_maps import Copies, page_of, stored_maps
 
 ORDERS = TopicPartition("orders", 3)
+LEFT_OUT = TopicPartition("bills", 0)
 OLD, NEW = b"o" * 16, b"n" * 16
 KEY = b'["MirrorSourceConnector",{"cluster":"A","partition":3,"topic":"orders"}]'
 
@@ -115,6 +121,38 @@ async def test_invariant_8_positions_outlive_their_topic() -> None:
         assert store.written() == {KEY: b'{"offset":9}', keys[idle]: b'{"offset":4}'}
     await watch.look()
     assert not committer.waits
+
+
+async def test_invariant_9_positions_and_maps_that_do_not_change_are_written_over_late_ones() -> (
+    None
+):
+    store, maps, clock = FakeStore(), TaskOffsetMaps(NoMapStore()), EagerClock()
+    committer = a_committer(store, maps)
+    await maps.load([ORDERS, LEFT_OUT])
+    for partition in ORDERS, LEFT_OUT:
+        maps.of(partition).add(0, 10, 0)
+    committer.acknowledged(ORDERS, 9)
+    await committer.commit()
+    (stored,) = store.writes
+    # One is under way while the first pause ends: the newer position must not be followed by the
+    # one before it.
+    committer.acknowledged(ORDERS, 10)
+    store.hangs = True
+    committing = asyncio.create_task(committer.commit())
+    await turns(3)
+    overwriting = overwrite_late(
+        committer, maps, lambda: {b"idle": b"position"}, lambda: {LEFT_OUT}, clock=clock
+    )
+    await overwriting
+    assert clock.sleeps == list(LATE_S)
+    committing.cancel()
+    await asyncio.wait({committing})
+    store.hangs = False
+    await committer.commit()
+    assert store.writes[1:] == [{b"idle": b"position", KEY: b'{"offset":10}'}]
+    assert stored.keys() == {KEY}
+    maps.again({LEFT_OUT})
+    assert [maps.of(it).changed for it in (ORDERS, LEFT_OUT)] == [True, False]
 
 
 async def test_few_records_are_counted_from_what_is_written() -> None:

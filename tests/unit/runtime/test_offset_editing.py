@@ -7,6 +7,7 @@ from typing import cast
 import pytest
 
 from mm2py.api.connector import ConnectorFactory
+from mm2py.config.class_names import MIRROR_SOURCE_CONNECTOR
 from mm2py.errors import ConfigError, Mm2pyError, RequestTimedOutError, RetriableError
 from mm2py.protocol import error_codes as codes
 from mm2py.runtime.errors import BadRequestError, HerderError
@@ -61,7 +62,7 @@ class Mirror:
 
 def find(name: str) -> ConnectorFactory:
     classes = {it.__name__: it for it in (Checked, Silent, Files, Mirror)}
-    return cast("ConnectorFactory", classes[name])
+    return cast("ConnectorFactory", classes.get(name, Silent))
 
 
 class Broken:
@@ -133,6 +134,17 @@ async def test_only_the_listed_positions_change_and_are_stored_as_java_does(benc
     assert await bench.value(KEY) == b'{"offset":41}'
     await bench.editor.alter("c", CONFIG, [OffsetEntry(PARTITION, None)])
     assert await bench.value(KEY) is None
+
+
+@pytest.mark.parametrize("name", ["Silent", MIRROR_SOURCE_CONNECTOR])
+async def test_a_mirrors_position_that_is_written_back_is_none_that_its_task_stored(
+    bench: Bench, name: str
+) -> None:
+    """Another connector's has whatever members it has."""
+    offset: Mapping[str, str | int] = {"offset": 7, "epoch": "3@7", "topic_id": "00@7"}
+    await bench.editor.alter("c", {"connector.class": name}, [OffsetEntry(PARTITION, offset)])
+    (entry,) = await bench.editor.read("c", CONFIG)
+    assert entry.offset == (offset if name == "Silent" else {"offset": 7})
 
 
 async def test_a_connector_without_a_say_gets_the_longer_message(bench: Bench) -> None:

@@ -24,10 +24,12 @@ from mm2py.mirror.offset_map_pages import (
     decode_page_key,
 )
 from mm2py.mirror.source_offsets import mirror_source_partition, next_offset, source_offset_key
+from mm2py.protocol.topics import NO_TOPIC_ID
 from mm2py.runtime.tasks.offset_maps import LostCopies, TaskOffsetMaps
 from mm2py.runtime.tasks.task_context import WorkerTaskContext
 from mm2py.storage.memory import MemoryTable, MemoryTopic
-from mm2py.storage.offset_map_store import OffsetMapStore, StoredMap
+from mm2py.storage.offset_map_store import OffsetMapStore, StoredMap, page_entries
+from mm2py.storage.table import Entry
 from mm2py.types import TopicPartition
 from tests.property.effort import examples
 from tests.unit.runtime.runtime_fakes import (
@@ -234,6 +236,14 @@ async def test_a_map_that_the_target_refuses_for_good_holds_no_position_back() -
     await maps.write()
     assert "offset map cannot be kept" in reports[0]
     assert "cleanup.policy of the topic is delete" in reports[0]
+    # A position may be below what the map covers by right then: it does not say that a task stored
+    # it (8).
+    store = FakeStore()
+    committer = a_committer(store, maps)
+    maps.of(ORDERS).identify(OLD)
+    committer.acknowledged(ORDERS, 9)
+    await committer.commit()
+    assert [*store.written().values()] == [b'{"offset":9}']
     broken.error = None
     await maps.write()
     assert not reports[-1]
@@ -607,6 +617,121 @@ async def test_a_position_stored_with_its_map_is_the_one_it_names(topic: MemoryT
     assert removed.resume(ORDERS, -1) == -1
     restarted = await restored(topic, ORDERS)
     assert restarted.resume(ORDERS, 10) == 10
+
+
+async def begun(topic: MemoryTopic, position: int = -1) -> TaskOffsetMaps:
+    """Return the maps of a task that has loaded them and sent nothing."""
+    maps = await restored(topic, ORDERS)
+    maps.of(ORDERS).identify(OLD)
+    maps.resume(ORDERS, position, OLD)
+    return maps
+
+
+def arrive(topic: MemoryTopic, late: Sequence[Entry]) -> None:
+    for entry in late:
+        topic.append(*entry)
+
+
+def compact(topic: MemoryTopic) -> None:
+    newest = {record.key: record for record in topic.records}
+    topic.records = sorted(newest.values(), key=lambda it: it.offset)
+
+
+@pytest.mark.parametrize("segments", [PAGE_SEGMENTS, 2])
+async def test_invariant_8_a_page_of_a_task_that_is_gone_changes_nothing_when_it_comes_late(
+    topic: MemoryTopic, monkeypatch: pytest.MonkeyPatch, segments: int
+) -> None:
+    monkeypatch.setattr("mm2py.mirror.offset_map.PAGE_SEGMENTS", segments)
+    former = await begun(topic)
+    await former.begin({ORDERS: LogEnd(0, NEW)})
+    add_holes(former, 5)
+    late = page_entries({ORDERS: former.of(ORDERS).take()})
+    task = await begun(topic)
+    await task.begin({ORDERS: LogEnd(0, NEW)})
+    add_holes(task, 9)
+    await task.write()
+    known = await looked_up(topic, *range(18))
+    arrive(topic, late)
+    assert await looked_up(topic, *range(18)) == known
+    after = await begun(topic, 17)
+    assert after.changed, "it is written again"
+    await after.write()
+    compact(topic)
+    assert await looked_up(topic, *range(18)) == known
+
+
+@pytest.mark.parametrize("is_before", [True, False])
+async def test_of_two_tasks_that_begin_with_the_same_page_the_one_that_copies_counts(
+    topic: MemoryTopic, *, is_before: bool
+) -> None:
+    """The first page of the other one, which is gone, comes before its own or after it."""
+    line = MemoryTopic("what is on its way")
+    former, task = await begun(line), await begun(topic)
+    await former.begin({ORDERS: LogEnd(0, NEW, 7)})
+    late = [(record.key or b"", record.value) for record in line.records]
+    if is_before:
+        arrive(topic, late)
+    await task.begin({ORDERS: LogEnd(0, NEW, 8)})
+    if not is_before:
+        arrive(topic, late)
+    again = await begun(topic)
+    assert again.producer(ORDERS).producer_id == 8
+    task.of(ORDERS).add(0, 10, 0)
+    await task.write()
+    assert await looked_up(topic, 9) == [(Place.COPIED, 9)]
+
+
+async def test_pages_in_transactions_count_above_those_of_a_task_without_that_began_as_they_did(
+    topic: MemoryTopic,
+) -> None:
+    line = MemoryTopic("what is on its way")
+    former, store = await begun(line), stored_maps(topic)
+    await former.begin({ORDERS: LogEnd(0, NEW, 7)})
+    await store.start()
+    task = TaskOffsetMaps(store, in_transactions=True)
+    await task.load([ORDERS])
+    arrive(topic, [(record.key or b"", record.value) for record in line.records])
+    task.of(ORDERS).add(0, 10, 0)
+    await task.write()
+    assert await looked_up(topic, 9) == [(Place.COPIED, 9)]
+
+
+@pytest.mark.parametrize(
+    ("position", "topic_id", "epoch", "resumed"),
+    [
+        (10, OLD, 3, 40),  # a task stored it before the map covered more: it is late
+        (10, OLD, -1, 40),
+        (10, NO_TOPIC_ID, -1, 10),  # set by hand, or by Java
+        (10, OLD, 4, 10),  # after the map, which could not be written any more: the log was cut
+        (60, OLD, 3, 60),
+        (40, OLD, 3, 40),
+    ],
+)
+async def test_invariant_8_a_position_that_a_task_stored_never_sets_the_copy_back(
+    topic: MemoryTopic, position: int, topic_id: bytes, epoch: int, resumed: int
+) -> None:
+    maps = await begun(topic)
+    maps.of(ORDERS).add(0, 40, 0)
+    maps.taken({ORDERS: 39}, {ORDERS: 3})
+    await maps.write()
+    assert (await restored(topic, ORDERS)).resume(ORDERS, position, topic_id, epoch) == resumed
+
+
+async def test_a_late_position_is_replaced_by_the_one_that_counts(topic: MemoryTopic) -> None:
+    store, partition = FakeStore(), mirror_source_partition("A", ORDERS)
+    maps = await begun(topic)
+    committer = a_committer(store, maps)
+    for last in 9, 24, 39:
+        first = maps.of(ORDERS).covered
+        maps.of(ORDERS).add(first, last + 1 - first, first)
+        committer.acknowledged(ORDERS, last)
+        await committer.commit()
+    former, _, stored = store.writes
+    await store.set(former)
+    context = a_context(Events(), store=store, maps=await restored(topic))
+    (offset,) = await context.committed_offsets([partition])
+    assert next_offset(offset) == 40
+    assert context.stored() == stored
 
 
 async def test_a_map_is_settled_where_this_task_stored_a_position(topic: MemoryTopic) -> None:

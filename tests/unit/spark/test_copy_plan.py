@@ -18,11 +18,13 @@ from mm2py.errors import ServerError, UsageError
 from mm2py.mirror.backfills import CopyAgain, Lease, LeaseState, decode_backfill, encode_backfill
 from mm2py.mirror.offset_map import PartitionMap
 from mm2py.mirror.offset_map_pages import (
+    START_BITS,
     Mark,
     Page,
     Segment,
     encode_page,
     encode_page_key,
+    is_late,
     offset_map_topic,
 )
 from mm2py.mirror.producer_ids import Suppression
@@ -761,7 +763,8 @@ def pages_of(count: int) -> dict[int, Page]:
     segments = [Segment(n * 11, 10, n * 10) for n in range(count)]
     return {
         number: Page(
-            number, NO_ID, NO_ID, count * 11, count * 11, 3, -1, -1, tuple(segments[number * 2 : number * 2 + 2])
+            number, NO_ID, NO_ID, count * 11, count * 11, 3, -1, -1, tuple(segments[number * 2 : number * 2 + 2]),
+            start=number + 1 << START_BITS,
         )
         for number in range(count // 2)
     }  # fmt: skip
@@ -778,8 +781,8 @@ def test_3_a_map_has_nothing_behind_the_place_where_the_copy_goes_on(end: int) -
     ]
     covered = next((source for source, target in copied if target == end), 88)
     page, removed = cut_pages(pages, end, covered)
-    assert page is not None
     assert removed == [it for it in (3, 2, 1, 0) if it > page.number]
+    assert not is_late(page.start, pages[3].start), "readers take it"
     kept = [pages[it] for it in range(page.number)] + [page]
     left = [
         (it.source + n, it.target + n)
@@ -791,11 +794,17 @@ def test_3_a_map_has_nothing_behind_the_place_where_the_copy_goes_on(end: int) -
     assert (page.position, PartitionMap(page).covered) == (covered, covered)
 
 
-def test_a_map_of_which_nothing_is_left_is_removed() -> None:
-    assert cut_pages(pages_of(4), -1, 0) == (None, [1, 0])
+def test_of_a_map_of_which_nothing_is_left_one_page_stays_that_late_ones_do_not_follow() -> None:
+    pages = pages_of(4)
+    page, removed = cut_pages(pages, -1, 0)
+    assert (PartitionMap(page).is_empty, PartitionMap(page).covered, removed) == (True, 0, [1])
+    assert PartitionMap(page).resume(5) == 5
+    known = KnownMap({0: page})
+    for late in pages.values():
+        known.put(late)
+    assert known.pages == {0: page}
     lost = Page(
         0, NO_ID, NO_ID, 100, 100, -1, -1, -1, (Segment(0, 60, 0), Segment(60, 40, 60, Mark.TARGET_LOST))
     )  # fmt: skip
     page, removed = cut_pages({0: lost}, 60, 60)
-    assert page is not None
     assert (page.segments, page.covered, removed) == ((Segment(0, 60, 0),), 60, [])

@@ -8,8 +8,9 @@ from typing import NamedTuple
 import pyarrow as pa
 import pytest
 
+from mm2py.client.connect.connection import BrokerConnection
 from mm2py.clock import SYSTEM_CLOCK, Clock
-from mm2py.errors import FatalError
+from mm2py.errors import AuthenticationError, FatalError
 from mm2py.protocol.columns import partition_of
 from mm2py.protocol.records import Record, decode_batches
 from mm2py.testing.waiting import eventually
@@ -33,6 +34,10 @@ class Rig(NamedTuple):
     async def send(self, batch: pa.RecordBatch, topic: str | None = None) -> None:
         names = [it for it in batch.schema.names if it != "other"]
         await self.sender.take(SinkRows(batch, names, topic=topic, first=self.sender.rows))
+
+    async def write(self, batch: pa.RecordBatch, topic: str) -> None:
+        await self.send(batch, topic)
+        await self.sender.finish()
 
     def records(self, topic: str, partition: int) -> list[Record]:
         log = self.broker.log(TopicPartition(topic, partition))
@@ -77,6 +82,23 @@ async def test_the_time_that_rows_take_to_come_is_no_time_that_the_target_takes_
             return
         await rig.sender.finish()
         assert rig.values("t", 0) == [b"v", b"w"]
+
+
+@pytest.mark.parametrize("writes", [False, True])
+async def test_a_login_that_is_refused_ends_the_task_at_once_by_name(
+    monkeypatch: pytest.MonkeyPatch, *, writes: bool
+) -> None:
+    async def refuse(*_: object, **_named: object) -> BrokerConnection:
+        raise AuthenticationError("b1:9092 refused the login of user mm")
+
+    async with sending(t=1) as rig:
+        if writes:
+            await rig.send(rows(b"v"), "t")
+            await rig.sender.finish()
+        monkeypatch.setattr(BrokerConnection, "open", refuse)
+        await rig.broker.disconnect()
+        with pytest.raises(FatalError, match="refused the login of user mm"):
+            await rig.write(rows(b"w"), "t")
 
 
 async def test_a_quota_that_holds_rows_back_for_longer_is_named() -> None:
