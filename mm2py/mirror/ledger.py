@@ -24,6 +24,8 @@ _UNDER_WAY: Final = (
     "; a task had read it up to the end of this range, and ended before it was "
     "known what of that was delivered"
 )
+SET_PAST: Final = "the stored position was set past them or removed, and no program copied them"
+"""The cause of what is ``SKIPPED``."""
 _KINDS: Final = frozenset(kind.value for kind in EventKind)
 
 

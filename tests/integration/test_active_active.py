@@ -4,13 +4,16 @@ import json
 import os
 import random
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 import pytest
 
+from mm2py.api.context import EventKind
 from mm2py.clock import SYSTEM_CLOCK
+from mm2py.mirror.ledger import LedgerRecord, decode_ledger_record, ledger_topic
 from mm2py.mirror_client import exact_offsets
 from tests.integration.active_active import (
     IDENTITY,
@@ -19,10 +22,11 @@ from tests.integration.active_active import (
     wait_until_quiet,
     write_pair,
 )
-from tests.integration.cluster_changes import delete_topic
+from tests.integration.cluster_changes import delete_records, delete_topic
 from tests.integration.failovers import Drivers
 from tests.integration.members import READ_OF_60, place_of, read_next
 from tests.integration.mirror_process import (
+    PROMPT,
     READY,
     SHORT_SESSION,
     SINGLE_REPLICA,
@@ -35,7 +39,18 @@ from tests.integration.mirror_process import (
 )
 from tests.integration.rest_asking import ask, public_url
 from tests.integration.setups import Setup
-from tests.integration.traffic import Load, Sent, commit, committed, ends, numbered, read, write
+from tests.integration.traffic import (
+    Load,
+    Sent,
+    commit,
+    committed,
+    committed_positions,
+    ends,
+    numbered,
+    read,
+    records_of,
+    write,
+)
 from tests.kit.kafka.region import KafkaAddress
 from tests.kit.regions import NewRegion
 
@@ -380,6 +395,92 @@ def test_a_group_skips_nothing_of_either_region_where_maps_were_lost(setup: Setu
             places = [there(setup.b, it, topic).get(0, 0) for it in (early, newest)]
             assert places[0] == 0, f"{lost}: {early} skips the second region's"
             assert places[1] <= 41, f"{lost}: {newest} skips the first region's"
+
+
+def test_the_targets_own_records_beside_what_positions_were_set_past_go_back(
+    setup: Setup,
+) -> None:
+    """In the middle of a copy, before its first record, and behind records that another program copied.
+
+    Where the source has deleted what was passed, they stay where they are, by name.
+    """
+    middle, before, behind, gone = range(4)
+    topic = setup.topic_on_both("set-past", 4)
+    flow = setup.flow(topic, {"replication.policy.class": IDENTITY, **PROMPT})
+    written: tuple[list[Sent], list[Sent]] = ([], [])
+
+    def put(side: int, partition: int, what: str, count: int) -> list[Sent]:
+        records = [
+            Sent(partition, f"{what}:{n}".encode(), timestamp_ms=SYSTEM_CLOCK.now_ms())
+            for n in range(count)
+        ]
+        written[side].extend(records)
+        write((setup.a, setup.b)[side], topic, records)
+        return records
+
+    for it in (middle, behind, gone):
+        put(0, it, "copied", 40)
+    with running(flow.file) as mirror:
+        url = f"{public_url(mirror)}{flow.name.replace('->', '/')}"
+        connector = f"{url}/connectors/MirrorSourceConnector"
+        until_equal(
+            lambda: committed_positions(flow, topic),
+            dict.fromkeys((middle, behind, gone), 39),
+            alive=mirror,
+        )
+        assert ask(f"{connector}/stop", "PUT")[0] == 204
+        change = {
+            "offsets": [
+                {
+                    "partition": {"cluster": flow.source_alias, "topic": topic, "partition": it},
+                    "offset": {"offset": end + 19},
+                }
+                for it, end in ends(setup.a, topic).items()
+            ]
+        }
+        until_equal(lambda: ask(f"{connector}/offsets", "PATCH", change)[0], 200, alive=mirror)
+        passed = [put(0, it, "passed", 20) for it in range(4)]
+        write(setup.b, topic, passed[behind])
+        for it in range(4):
+            put(1, it, "own", 5)
+        assert ask(f"{connector}/resume", "PUT")[0] == 202
+        for it in range(4):
+            put(0, it, "since", 5)
+        copied = {middle: 50, before: 10, behind: 70, gone: 50}
+        until_equal(lambda: ends(setup.b, topic), copied, alive=mirror)
+        delete_records(setup.a, topic, gone, 60)
+        drivers = Drivers(flow, mirror)
+        planned = str(drivers.run("failover", "--plan", "-o", "json").document["topics"])
+        assert f"20 offsets of partition {middle} were not copied" in planned
+        assert f"offsets 40 to 45 of {topic}-{gone} on {flow.target_alias} may be of" in planned
+        drivers.execute("failover")
+        for it in range(4):
+            put(1, it, "last", 1)
+
+        def is_back() -> bool:
+            newest = [log.records[-1].value for log in read(setup.a, topic).values()]
+            return newest == [b"last:0"] * 4
+
+        until(is_back, 90, "the last ones on the way back", alive=mirror)
+    for partition, log in read(setup.a, topic).items():
+        wanted = Counter(it.value for side in written for it in side if it.partition == partition)
+        if partition == gone:
+            wanted = Counter([b"since:%d" % n for n in range(5)] + [b"last:0"])
+        assert Counter(it.value for it in log.records) == wanted
+    there, back = ((setup.b, flow.source_alias), (setup.a, flow.target_alias))
+    assert skipped(*there) == {(middle, 40, 59)}
+    assert skipped(*back) == {(gone, 40, 44)}
+
+
+def skipped(region: KafkaAddress, source: str) -> set[tuple[int, int, int]]:
+    """Return what the ledger of a flow has as skipped: partitions, first and last offsets."""
+    records = records_of(region, ledger_topic(source))
+    found = [decode_ledger_record(it.key, it.value) for it in records]
+    return {
+        (it.event.partition.partition, it.event.first_offset, it.event.last_offset)
+        for it in found
+        if isinstance(it, LedgerRecord) and it.event.kind is EventKind.SKIPPED
+    }
 
 
 class Readers:

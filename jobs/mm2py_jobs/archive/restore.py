@@ -413,7 +413,7 @@ class Restore:
             notes += (
                 f"{why_passed(it.source, one)}, else use --rename"
                 for one in self._archived(passed, log)
-                if one.room < one.end - one.first and not self.is_renamed
+                if one.may_lack_copies(it.source, log.target) and not self.is_renamed
             )
         return notes
 

@@ -61,6 +61,17 @@ class KnownMap:
         ]
         return valid_segments(tuple(found))
 
+    def segments_to(self, position: int) -> list[tuple[Segment, int]]:
+        """Return ``segments``, and as unknown what a stored position was set past that the map does
+        not have yet."""
+        segments, newest = self.segments(), PartitionMap(self.newest)
+        # Below where the map begins nothing is known.
+        first = max(newest.covered, segments[0][0].source if segments else 0)
+        if first < position and newest.is_set(position):
+            at = max(0, newest.target_end)
+            segments.append((Segment(first, position - first, at, Mark.UNKNOWN), position))
+        return segments
+
     def target_spans(self) -> list[tuple[Segment, int]]:
         """Return the target offsets of all copies as if they were source offsets, as
         ``not_copied`` takes them."""
@@ -95,6 +106,11 @@ class Passed(NamedTuple):
     end: int
     room: int
 
+    def may_lack_copies(self, source: TopicPartition, copy: TopicPartition) -> bool:
+        """Whether the target may not have all of it: with the same names the room may be full of
+        the target's own records."""
+        return source == copy or self.room < self.end - self.first
+
 
 def passed_over(known: KnownMap, position: int, log_end: int) -> list[Passed]:
     """Return what was passed without the map and has no copies in it.
@@ -104,13 +120,7 @@ def passed_over(known: KnownMap, position: int, log_end: int) -> list[Passed]:
         position: where the copy continues by what is stored, which the map may not know yet.
         log_end: where the target's log ends.
     """
-    segments, newest = known.segments(), PartitionMap(known.newest)
-    # Below where the map begins nothing is known.
-    first = max(newest.covered, segments[0][0].source if segments else 0)
-    if first < position and newest.is_set(position):
-        at = max(0, newest.target_end)
-        segments.append((Segment(first, position - first, at, Mark.UNKNOWN), position))
-    found: list[Passed] = []
+    segments, found = known.segments_to(position), list[Passed]()
     for behind, (segment, end) in enumerate(segments, 1):
         if segment.mark is Mark.UNKNOWN:
             copies = (it.target for it, _ in segments[behind:] if it.mark is Mark.COPIED)

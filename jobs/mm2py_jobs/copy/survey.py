@@ -514,7 +514,7 @@ class Survey:
                 *notes,
                 *self._left_out(partitions),
                 *_in_front(ranges, known),
-                *_passed(ranges, known),
+                *_passed(ranges, known, self._flow.copies),
             ),
         )
 
@@ -718,14 +718,20 @@ def _in_front(
     )
 
 
-def _passed(ranges: Mapping[TopicPartition, tuple[int, int, int]], known: Known) -> tuple[str, ...]:
+def _passed(
+    ranges: Mapping[TopicPartition, tuple[int, int, int]],
+    known: Known,
+    copies: Mapping[str, str],
+) -> tuple[str, ...]:
     """Return notes of what lies in a range and may have no copy, though the position is after
     it."""
     return tuple(
         why_passed(tp, it)
         for tp, (first, end, _) in sorted(ranges.items())
         for it in known.passed(tp)
-        if it.room < it.end - it.first and it.first < end and it.end > first
+        if it.first < end
+        and it.end > first
+        and it.may_lack_copies(tp, tp._replace(topic=copies[tp.topic]))
     )
 
 

@@ -57,7 +57,7 @@ from mm2py.protocol.topics import is_another_topic
 from mm2py.types import EARLIEST, ClusterAlias, FlowName, TopicPartition
 from mm2py_jobs.failover.clusters import FailoverClusters
 from mm2py_jobs.failover.flows import stop_record
-from mm2py_jobs.failover.quarantine import first_own_records
+from mm2py_jobs.failover.own_records import own_records
 from mm2py_jobs.open_flow import flow_in_force
 
 Offsets = Mapping[TopicPartition, OffsetToCommit]
@@ -415,7 +415,8 @@ class BothMaps:
                 self._has_left = has_left(left, self._copied_back, stopped_at)
                 self._kept = {it.tp: it.start for it in left.tail} if left is not None else {}
         if clusters.keeps_names and not self._has_left:
-            self._own = await first_own_records(clusters, await self._not_copied_back())
+            found = await own_records(clusters, await self._not_copied_back())
+            self._own = {copy: it.may_begin for copy, it in found.items()}
         logs = self._copies_of(
             TopicPartition(topic, number)
             for topic, it in self._ids[clusters.name.source].items()

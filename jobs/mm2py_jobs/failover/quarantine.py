@@ -1,5 +1,4 @@
-"""Records that a failover did not copy, kept in quarantine topics of the target; and where the flow
-back begins.
+"""Records that a failover did not copy, kept in quarantine topics of the target.
 
 Flow: ``Tail`` -> the source's log, record by record ->
 ``mm2py-quarantine.<source>.<topic>.internal``: same partition, key, value, timestamp and headers,
@@ -7,7 +6,7 @@ plus a header with the source offset, by which a later run knows what is already
 """
 
 from bisect import bisect_right
-from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from operator import itemgetter
@@ -18,19 +17,15 @@ from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.permit import UNLIMITED
 from mm2py.client.send.record_writer import RecordWriter
-from mm2py.clock import each_of
-from mm2py.errors import PartitionError, ProtocolError, ServerError
-from mm2py.mirror.failovers import LogPlace, Tail, quarantine_topic
+from mm2py.errors import ServerError
+from mm2py.mirror.failovers import Tail, quarantine_topic
 from mm2py.mirror.ledger import LedgerRecord, encode_ledger_record, ledger_topic, topic_id_text
-from mm2py.mirror.offset_lookup import beginning_of
-from mm2py.mirror.offset_map_pages import Mark, Segment
 from mm2py.protocol.abort_filter import ABORT, marker_type
 from mm2py.protocol.error_codes import TOPIC_ALREADY_EXISTS
 from mm2py.protocol.records import NewRecord, Record, decode_batch
 from mm2py.protocol.topics import NO_TOPIC_ID, NewTopic
 from mm2py.storage.table import Entry
 from mm2py.types import TopicPartition
-from mm2py_jobs.copy.known_maps import known_maps
 from mm2py_jobs.failover.clusters import FailoverClusters
 from mm2py_jobs.log.log_batches import LogBatch
 from mm2py_jobs.log.log_ends import log_ends
@@ -59,17 +54,6 @@ BATCH_BYTES: Final = 256 * 1024
 MAX_BYTES: Final = 64 * 1024 * 1024
 """``max.message.bytes`` of a quarantine topic: its batches are not compressed, the source's may
 be."""
-
-MOST_HOLES: Final = 1_000
-"""Gaps between copies that are searched in a partition; after so many the flow back begins at the
-next one, and drops copies itself."""
-HOLE_BYTES: Final = 64 * 1024
-"""Of one read: each commit of an exactly-once flow leaves a gap of one marker."""
-_AT_ONCE: Final = 32
-"""Partitions whose gaps are searched at the same time: clients wait for a failover."""
-
-
-# ---- quarantine
 
 
 async def quarantine(clusters: FailoverClusters, tails: Sequence[Tail]) -> list[Tail]:
@@ -103,7 +87,9 @@ async def _keep(clusters: FailoverClusters, writer: RecordWriter, tail: Tail) ->
     begin = max(first, min(log.start, tail.end))
     if first < begin:
         tail = replace(tail, gone=(*tail.gone, (first, begin)))
-        await post_to_ledger(clusters, [encode_ledger_record(_gone(clusters, tail, first, begin))])
+        why = "deleted on the source before a failover kept it in quarantine"
+        lost = ledger_entry(clusters, EventKind.RETENTION, tail.tp, first, begin, why)
+        await post_to_ledger(clusters, [lost])
     async with aclosing(_missing(clusters, tail, begin, log.end)) as parts:
         async for part in parts:
             await writer.write(kept_in, part)
@@ -111,25 +97,41 @@ async def _keep(clusters: FailoverClusters, writer: RecordWriter, tail: Tail) ->
     return replace(tail, records=records)
 
 
-def _gone(clusters: FailoverClusters, tail: Tail, first: int, end: int) -> LedgerRecord:
+def ledger_entry(
+    clusters: FailoverClusters,
+    kind: EventKind,
+    tp: TopicPartition,
+    first: int,
+    end: int,
+    cause: str,
+    *,
+    back: bool = False,
+) -> Entry:
+    """Return an event for the ledger of the flow, or of the flow back; ``end`` is exclusive."""
     event = LossEvent(
-        kind=EventKind.RETENTION,
-        partition=tail.tp,
+        kind=kind,
+        partition=tp,
         first_offset=first,
         last_offset=end - 1,
         policy="",
-        cause="deleted on the source before a failover kept it in quarantine",
+        cause=cause,
         task="failover",
     )
-    return LedgerRecord(event=event, flow=str(clusters.name), time_ms=clusters.clock.now_ms())
-
-
-async def post_to_ledger(clusters: FailoverClusters, entries: Sequence[Entry]) -> None:
-    """Append records to the flow's ledger."""
-    factor = clusters.plan.worker.offset_storage_replication_factor
-    table = clusters.target_tables.own_table(
-        ledger_topic(clusters.name.source), "delete", factor, follow=False
+    flow = clusters.back.name if back else clusters.name
+    return encode_ledger_record(
+        LedgerRecord(event=event, flow=str(flow), time_ms=clusters.clock.now_ms())
     )
+
+
+async def post_to_ledger(
+    clusters: FailoverClusters, entries: Sequence[Entry], *, back: bool = False
+) -> None:
+    """Append records to the ledger of the flow, or of the flow back."""
+    tables, plan = (
+        (clusters.source_tables, clusters.back) if back else (clusters.target_tables, clusters.plan)
+    )
+    factor = plan.worker.offset_storage_replication_factor
+    table = tables.own_table(ledger_topic(plan.name.source), "delete", factor, follow=False)
     await table.start(lambda _partition, _record: None)
     try:
         await table.post(entries)
@@ -264,128 +266,3 @@ async def _create(clusters: FailoverClusters, partitions: Mapping[str, int]) -> 
     for error in (await admin.create_partitions(few)).values():
         if error is not None:
             raise error
-
-
-# ---- where the flow back begins
-
-
-async def reverse_starts(
-    clusters: FailoverClusters,
-    ends_there: Sequence[LogPlace],
-    back_at: Mapping[TopicPartition, int],
-) -> list[LogPlace]:
-    """Return where the flow back begins in topics with the same name on both clusters.
-
-    That is the first record after ``back_at``, its previous position, that the flow back copies;
-    without a map of the copy, the end that it had before clients wrote there. With prefixes nothing
-    is needed: the flow back does not copy copies.
-    """
-    if not clusters.keeps_names or not ends_there:
-        return []
-    maps = await known_maps(clusters.target, clusters.name.source)
-    spans = {
-        clusters.copy_of(tp): spans_of([it for it, _ in of_partition.segments()])
-        for tp, of_partition in maps.items()
-    }
-    logs = await log_ends(clusters.target, [it.tp for it in ends_there], read_committed=False)
-    looks = {it.tp: max(back_at.get(it.tp, 0), logs[it.tp].start) for it in ends_there}
-    found = await _first_own(
-        clusters,
-        [
-            (tp, copies, max(at, copies[0][0]))
-            for tp, at in looks.items()
-            if (copies := spans.get(tp))
-        ],
-    )
-    return [replace(it, offset=found.get(it.tp, max(looks[it.tp], it.offset))) for it in ends_there]
-
-
-async def _first_own(
-    clusters: FailoverClusters,
-    looks: Sequence[tuple[TopicPartition, Sequence[tuple[int, int]], int]],
-) -> dict[TopicPartition, int]:
-    """Look between copies: partition, target ranges of the copies, and where to begin -> the first
-    record from there on that no mirror wrote, else the end of the copies."""
-    reader = RangeReader(clusters.target, read_committed=False, fetch_bytes=HOLE_BYTES)
-    looping = await clusters.target_looping()
-
-    async def first_of(look: tuple[TopicPartition, Sequence[tuple[int, int]], int]) -> int:
-        tp, spans, at = look
-        for number, (first, end) in enumerate(holes_of(spans, at)):
-            if number == MOST_HOLES:
-                return first
-            async for batches in reader.read(tp, first, end):
-                for batch in batches:
-                    if producer_of(batch) not in looping:
-                        return max(first, batch.base_offset)
-        return max(at, spans[-1][1])
-
-    found = await each_of(looks, first_of, at_once=_AT_ONCE)
-    return {tp: offset for (tp, _, _), offset in zip(looks, found, strict=True)}
-
-
-async def has_records(
-    source: Cluster,
-    tp: TopicPartition,
-    ranges: Sequence[tuple[int, int]],
-    looping: Collection[int],
-) -> bool:
-    """Whether there is a record in these ranges that the flow would copy, or one that cannot be
-    read; ``looping`` are producers whose batches it drops."""
-    reader = RangeReader(source, read_committed=False, fetch_bytes=HOLE_BYTES)
-    try:
-        for first, end in ranges:
-            async for batches in reader.read(tp, first, end):
-                if any(producer_of(it) not in looping for it in batches):
-                    return True
-    except (PartitionError, ProtocolError):
-        return True
-    return False
-
-
-async def first_own_records(
-    clusters: FailoverClusters, back_at: Mapping[TopicPartition, int]
-) -> Mapping[TopicPartition, int]:
-    """Return the first record of the target's own beside copies with the same name, at or after
-    where the flow back is, else the end of the copies."""
-    if not back_at:
-        return {}
-    maps = await known_maps(clusters.target, clusters.name.source)
-    logs = await log_ends(clusters.target, list(back_at), read_committed=False)
-    looks: list[tuple[TopicPartition, Sequence[tuple[int, int]], int]] = []
-    for tp, at in back_at.items():
-        segments = [it for it, _ in maps[tp].segments()] if tp in maps else []
-        if spans := spans_of(segments):
-            # Another program's copies are below the first one of a copy that it had begun.
-            least = spans[0][0] if beginning_of(segments[0]).source else 0
-            least = max(least, logs[tp].start)
-            looks.append((tp, spans, max(at, least)))
-    return await _first_own(clusters, looks)
-
-
-def spans_of(segments: Sequence[Segment]) -> list[tuple[int, int]]:
-    """Return the target ranges of copies, including those of another program between ours: it wrote
-    no more records than it passed."""
-    spans: list[tuple[int, int]] = []
-    passed = 0
-    for segment in segments:
-        if segment.mark is Mark.UNKNOWN:
-            passed += segment.records
-        elif segment.mark is Mark.COPIED:
-            end = spans[-1][1] if spans else segment.target
-            spans.append(
-                (end if segment.target - end <= passed else segment.target, segment.target_end)
-            )
-            passed = 0
-    return spans
-
-
-def holes_of(spans: Sequence[tuple[int, int]], at: int) -> list[tuple[int, int]]:
-    """Return the ranges between ``at`` and the end of the last span that no span covers; spans are
-    sorted."""
-    holes: list[tuple[int, int]] = []
-    for first, end in spans:
-        if first > at:
-            holes.append((at, first))
-        at = max(at, end)
-    return holes

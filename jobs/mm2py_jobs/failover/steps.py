@@ -9,8 +9,10 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Final, final
 
+from mm2py.api.context import EventKind
 from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
 from mm2py.clock import each_of
@@ -34,7 +36,7 @@ from mm2py.mirror.failovers import (
     Tail,
     failover_topic,
 )
-from mm2py.mirror.ledger import IncarnationRecord, encode_incarnation
+from mm2py.mirror.ledger import SET_PAST, IncarnationRecord, encode_incarnation
 from mm2py.mirror.offset_map import PartitionMap
 from mm2py.mirror.offset_map_pages import Page
 from mm2py.observability.logging import some_of
@@ -50,7 +52,8 @@ from mm2py_jobs.failover.driver import DriverProgress, FailoverStore, SourceAway
 from mm2py_jobs.failover.fences import FencePlan, fence_of, principal_of, rules_of_others
 from mm2py_jobs.failover.flows import FlowAnswer, RestFlows, stop_record, stop_without_workers
 from mm2py_jobs.failover.groups import move_groups
-from mm2py_jobs.failover.quarantine import post_to_ledger, quarantine, reverse_starts
+from mm2py_jobs.failover.own_records import OwnRecords, own_records
+from mm2py_jobs.failover.quarantine import ledger_entry, post_to_ledger, quarantine
 from mm2py_jobs.log.log_ends import LogEnds, log_ends
 from mm2py_jobs.log.mirror_producers import producer_of
 from mm2py_jobs.log.open_transactions import first_stamps
@@ -74,6 +77,7 @@ LOOK_S: Final = 0.3
 _AT_ONCE: Final = 8
 """Ranges of the source that are read side by side: each holds two pieces of ``FETCH_BYTES``."""
 ANY_TOPIC: Final = ".*"
+LEFT_OUT: Final = "not copied back, as it does not show whose records they are: "
 
 
 @final
@@ -411,12 +415,38 @@ class FailoverSides:
             return
         await post_to_ledger(clusters, [encode_incarnation(record) for record in records])
 
-    async def divergence(self, ends_there: Sequence[LogPlace]) -> Sequence[LogPlace]:
-        """Return where the flow back begins, by target partition: at the first record that this
-        flow has not written."""
+    async def own_records(
+        self, ends_there: Sequence[LogPlace]
+    ) -> Mapping[TopicPartition, OwnRecords]:
+        """Return what of the copies the target has on its own, from where the flow back is on;
+        nothing with prefixes, as it does not copy copies."""
+        if not self._clusters.keeps_names:
+            return {}
         copies = await self._clusters.known_back()
         back_at = {it.tp: max(0, copies.resume(it.tp)) for it in ends_there}
-        return await reverse_starts(self._clusters, ends_there, back_at)
+        return await own_records(self._clusters, back_at, {it.tp: it.offset for it in ends_there})
+
+    async def divergence(self, ends_there: Sequence[LogPlace]) -> Sequence[LogPlace]:
+        """Return where the flow back begins, by target partition: at the first record that is the
+        target's own. What it leaves out without knowing whose it is, and what the flow had passed
+        and no program copied, is in their ledgers then."""
+        clusters, own = self._clusters, await self.own_records(ends_there)
+        passed = [
+            ledger_entry(clusters, EventKind.SKIPPED, it.source, first, end, SET_PAST)
+            for it in own.values()
+            for first, end in it.skipped
+        ]
+        left_out = [
+            ledger_entry(clusters, EventKind.SKIPPED, copy, first, end, LEFT_OUT + why, back=True)
+            for copy, it in own.items()
+            for first, end, why in it.unclear
+        ]
+        if passed:
+            await post_to_ledger(clusters, passed)
+        if left_out and begins_anew(await self._control.now(self._back)):
+            async with clusters.source():
+                await post_to_ledger(clusters, left_out, back=True)
+        return [replace(it, offset=own[it.tp].first) for it in ends_there if it.tp in own]
 
     # ---- the flows
 
@@ -521,7 +551,7 @@ class FailoverSides:
         if now is not None and now.is_waiting:
             raise RetriableError(f"the workers of flow {back} wait for a cluster")
         # One that failed as a whole has not begun: restarted, it would begin elsewhere.
-        if now is None or not now.copies or now.is_broken:
+        if begins_anew(now):
             if now is not None and now.enabled:
                 await self._stop(back)
             await self._begin_back(starts)
@@ -550,6 +580,11 @@ class FailoverSides:
         topics = self._clusters.back.connectors[SOURCE_NAME].get("topics", ANY_TOPIC)
         forward = self._clusters.config.get("topics", ANY_TOPIC)
         return {} if topics != ANY_TOPIC or forward == ANY_TOPIC else {"topics": forward}
+
+
+def begins_anew(back: FlowAnswer | None) -> bool:
+    """Whether a failover sets where the flow back begins: one that copies is left where it is."""
+    return back is None or not back.copies or back.is_broken
 
 
 @final

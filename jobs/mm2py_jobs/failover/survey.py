@@ -17,7 +17,14 @@ from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import ADMIN
 from mm2py.client.send.transactions import takes_jobs
 from mm2py.config.class_names import SOURCE_NAME
-from mm2py.errors import Mm2pyError, RetriableError, ServerError, UnsupportedVersionError
+from mm2py.errors import (
+    Mm2pyError,
+    PartitionError,
+    ProtocolError,
+    RetriableError,
+    ServerError,
+    UnsupportedVersionError,
+)
 from mm2py.flows.flow_offsets import FlowOffsets
 from mm2py.flows.view_models import GroupView
 from mm2py.mirror.failovers import FailoverKind, OpenTransaction, Tail, quarantine_topic
@@ -38,6 +45,7 @@ from mm2py_jobs.failover.driver import DriverProgress, SourceAwayError
 from mm2py_jobs.failover.fences import FencePlan
 from mm2py_jobs.failover.flows import FlowAnswer, RestFlows
 from mm2py_jobs.failover.groups import AHEAD, NO_PLACE, move_groups
+from mm2py_jobs.failover.own_records import OwnRecords, has_records
 from mm2py_jobs.failover.plan import (
     FailoverPlan,
     FailoverRequest,
@@ -47,8 +55,7 @@ from mm2py_jobs.failover.plan import (
     TopicRow,
     WriterRow,
 )
-from mm2py_jobs.failover.quarantine import has_records
-from mm2py_jobs.failover.steps import FailoverSides
+from mm2py_jobs.failover.steps import FailoverSides, begins_anew
 from mm2py_jobs.log.log_ends import LogEnds, log_ends
 from mm2py_jobs.log.open_transactions import first_stamps
 from mm2py_jobs.open_flow import flow_in_force
@@ -79,7 +86,7 @@ class _Problems:
         """Note what a cluster does not permit to read."""
         try:
             yield
-        except ServerError as error:
+        except (ServerError, PartitionError, ProtocolError) as error:
             if isinstance(error, RetriableError):
                 raise
             self.of_flow.append(f"{what}: {error}")
@@ -101,7 +108,12 @@ async def plan_failover(
         opened = await sides.open_transactions(progress.held)
         source_ms = await time_of_transactions(clusters, opened)
         stuck = await control.not_copied(clusters.name, () if now is None else now.failed_tasks)
-        topics = _SurveyedSource(clusters, problems, opened, stuck, source_ms)
+        own: Mapping[TopicPartition, OwnRecords] = {}
+        with problems.noting("which records are not copies cannot be read"):
+            own = await sides.own_records(await sides.target_ends())
+        if begins_anew(back):
+            _note_unclear(clusters, problems, own)
+        topics = _SurveyedSource(clusters, problems, opened, stuck, source_ms, own)
         rows, awaited = await topics.topics(progress, now), topics.awaited
         groups = await _groups(clusters, problems)
         writers = await _writers(clusters, problems)
@@ -145,6 +157,20 @@ async def plan_failover(
         writers=None if writers is None else tuple(writers),
         transactions=tuple(opened),
     )
+
+
+def _note_unclear(
+    clusters: FailoverClusters, problems: _Problems, own: Mapping[TopicPartition, OwnRecords]
+) -> None:
+    back = clusters.back.name
+    for copy, records in own.items():
+        for it in records.unclear:
+            problems.note(
+                records.source.topic,
+                f"offsets {it.first} to {it.end} of {copy} on {back.source} may be of its own "
+                f"clients, or copied by another program: {it.why}; {back} leaves them out. To have "
+                f"them copied, set its position to {it.first - 1} when it runs",
+            )
 
 
 async def time_of_transactions(
@@ -279,9 +305,10 @@ class _SurveyedSource:
         opened: Sequence[OpenTransaction],
         stuck: Mapping[TopicPartition, str] | None,
         source_ms: int,
+        own: Mapping[TopicPartition, OwnRecords],
     ) -> None:
         self._clusters, self._problems, self._source_ms = clusters, problems, source_ms
-        self._opened, self._stuck = opened, stuck
+        self._opened, self._stuck, self._own = opened, stuck, own
         self._ages: Mapping[str, int | None] = {}
         """Of the oldest record that is not copied, by topic, in ms; None: not known."""
         self.awaited = 0
@@ -426,9 +453,14 @@ class _SurveyedSource:
             for tp, copy in copies.items():
                 # What the flow back has copied was on the target before.
                 came_back = back[copy].target_spans() if copy in back else ()
-                passed = [
-                    it for it in known.passed(tp, ends[copy].offset) if it.room < it.end - it.first
-                ]
+                none = self._own[copy].skipped if copy in self._own else ()
+                passed = {
+                    it: not it.room or any(a <= it.first and it.end <= b for a, b in none)
+                    for it in known.passed(tp, ends[copy].offset)
+                }
+                passed = {
+                    it: sure for it, sure in passed.items() if sure or it.room < it.end - it.first
+                }
                 ranges = [
                     left
                     for it in passed
@@ -438,7 +470,7 @@ class _SurveyedSource:
                 ]
                 if await has_records(source, tp, ranges, looping):
                     offsets = sum(end - first for first, end in ranges)
-                    self._note_passed(tp, offsets, is_sure=not any(it.room for it in passed))
+                    self._note_passed(tp, offsets, is_sure=all(passed.values()))
 
     def _note_passed(self, tp: TopicPartition, offsets: int, *, is_sure: bool) -> None:
         name = self._clusters.name

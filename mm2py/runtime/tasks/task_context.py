@@ -23,6 +23,7 @@ from mm2py.errors import (
     ProtocolError,
     ServerError,
 )
+from mm2py.mirror.ledger import SET_PAST
 from mm2py.mirror.offset_map import TargetLoss
 from mm2py.mirror.source_offsets import (
     WRITE_OFFSET,
@@ -70,7 +71,6 @@ MAY_BE_BEHIND: Final = (
 NOT_READ: Final = "; some of the first of them may be on the target, whose log was not read"
 BEHIND: Final = "; the {records} records before them had been copied by a task that was killed"
 NOTED_BEFORE: Final = "deleted before it was copied, as a task noticed that has ended since"
-SET_PAST: Final = "the stored position was set past them or removed, and no program copied them"
 LOST_BEFORE: Final = "lost by the target, as a task noticed that has ended since"
 WITHOUT_LOSS: Final = {
     EventKind.TRUNCATION: "the source's log was cut, nothing that was copied is known to be gone",

@@ -37,8 +37,9 @@ from mm2py_jobs.failover.commands import print_plan
 from mm2py_jobs.failover.driver import DriverProgress
 from mm2py_jobs.failover.fences import FencePlan
 from mm2py_jobs.failover.flows import FlowAnswer, RestFlows, flow_now, stop_record
+from mm2py_jobs.failover.own_records import OwnRecords
 from mm2py_jobs.failover.plan import FailoverPlan, FailoverRequest, WriterRow
-from mm2py_jobs.failover.quarantine import end_of, first_own_records, holes_of, spans_of
+from mm2py_jobs.failover.quarantine import end_of
 from mm2py_jobs.failover.steps import CountedEnds, FailoverSides
 from mm2py_jobs.failover.survey import not_copying, stays_behind, time_of_transactions, time_plan
 from mm2py_jobs.log.log_batches import LogBatch
@@ -87,42 +88,6 @@ async def test_ranges_of_several_logs_are_read_side_by_side() -> None:
         return await asyncio.wait_for(ends.counted(logs, are_of_mirrors), 90)
 
     assert await counted(5) == await counted(8) == {ONE: 5, TWO: 5}
-
-
-@pytest.mark.parametrize(
-    ("spans", "at", "holes"),
-    [
-        ([(0, 5), (5, 9)], 0, []),
-        ([(2, 5), (7, 9)], 0, [(0, 2), (5, 7)]),
-        ([(2, 5), (7, 9)], 5, [(5, 7)]),
-        ([(2, 5), (7, 9)], 8, []),
-        ([(2, 2), (3, 4)], 2, [(2, 3)]),
-    ],
-)
-def test_holes_between_copies_are_found_from_a_place_on(
-    spans: list[tuple[int, int]], at: int, holes: list[tuple[int, int]]
-) -> None:
-    assert holes_of(spans, at) == holes
-
-
-@pytest.mark.parametrize(
-    ("segments", "spans"),
-    [
-        # It took over from another program at 10: what that had copied is no place to begin at, nor is what lies below.
-        ([Segment(10, 0, 10), Segment(10, 5, 10)], [(10, 10), (10, 15)]),
-        # Another program copied 5 to 8 meanwhile.
-        ([Segment(0, 5, 0), Segment(5, 3, 5, Mark.UNKNOWN), Segment(8, 2, 8)], [(0, 5), (5, 10)]),
-        # Its position was set, and another program wrote more records than that.
-        ([Segment(0, 5, 0), Segment(5, 3, 5, Mark.UNKNOWN), Segment(8, 2, 9)], [(0, 5), (9, 11)]),
-        ([Segment(0, 5, 0), Segment(5, 3, 5, Mark.SOURCE_LOST), Segment(8, 2, 9)],
-         [(0, 5), (9, 11)]),
-        ([Segment(5, 3, 5, Mark.UNKNOWN)], []),
-    ],
-)  # fmt: skip
-def test_what_another_program_copied_between_is_no_record_of_the_target(
-    segments: list[Segment], spans: list[tuple[int, int]]
-) -> None:
-    assert spans_of(segments) == spans
 
 
 def plan(
@@ -628,75 +593,24 @@ class SameNames:
 
 
 class OwnLog:
-    """Logs on the target by range: a batch for each offset, of the mirror's producer 7 or of another;
-    read side by side."""
+    """A log on the source by range: a batch for each offset, of the mirror's producer 7 or of another."""
 
-    def __init__(self, own: int, at_once: int = 20) -> None:
-        self._own, self._at_once = own, at_once
-        self._under_way, self._enough = 0, asyncio.Event()
+    def __init__(self, own: int) -> None:
+        self._own = own
 
-    def __call__(self, _cluster: object, *, read_committed: bool, fetch_bytes: int) -> "OwnLog":
-        assert not read_committed
-        assert fetch_bytes <= 64 * 1024, "of many holes, each as small as a marker"
+    def __call__(self, _cluster: object, **_: object) -> "OwnLog":
         return self
 
     async def read(
         self, _tp: TopicPartition, first: int, end: int
     ) -> AsyncGenerator[list[LogBatch]]:
-        self._under_way += 1
-        if self._under_way >= self._at_once:
-            self._enough.set()
-        await self._enough.wait()
         for offset in range(first, end):
-            yield [
-                LogBatch(
-                    memoryview(b"own" if offset == self._own else b"mirror"),
-                    offset,
-                    offset,
-                    1,
-                    0,
-                    0,
-                    0,
-                )
-            ]
+            data = memoryview(b"own" if offset == self._own else b"mirror")
+            yield [LogBatch(data, offset, offset, 1, 0, 0, 0)]
 
 
 def own_producer(batch: LogBatch) -> int:
     return 9 if bytes(batch.data) == b"own" else 7
-
-
-@pytest.mark.parametrize(
-    ("segments", "back_at", "own", "place"),
-    [
-        ([Segment(0, 20, 0), Segment(20, 10, 30)], 0, 25, 25),  # between copies and markers
-        ([Segment(0, 20, 0), Segment(20, 10, 30)], 27, 25, 40),  # the flow back has read it
-        ([Segment(0, 20, 0), Segment(20, 10, 22)], 0, 99, 32),  # markers alone
-        ([Segment(0, 20, 10)], 0, 5, 5),  # before the first copy
-        ([Segment(9, 0, 10), Segment(9, 20, 10)], 0, 5, 30),  # another program's
-    ],
-)
-async def test_the_first_record_that_the_flow_back_would_copy_is_found_between_copies(
-    monkeypatch: pytest.MonkeyPatch, segments: list[Segment], back_at: int, own: int, place: int
-) -> None:
-    many = [TopicPartition("orders", it) for it in range(40)]
-
-    async def maps_of(*_: object) -> dict[TopicPartition, KnownMap]:
-        ids = b"\0" * 16
-        page = Page(0, ids, ids, 0, -1, -1, -1, 0, tuple(segments))
-        return dict.fromkeys(many, KnownMap({0: page}))
-
-    async def ends(*_: object, **__: object) -> dict[TopicPartition, LogEnds]:
-        return dict.fromkeys(many, LogEnds(0, 100))
-
-    part = "mm2py_jobs.failover.quarantine."
-    monkeypatch.setattr(part + "known_maps", maps_of)
-    monkeypatch.setattr(part + "log_ends", ends)
-    monkeypatch.setattr(part + "RangeReader", OwnLog(own))
-    monkeypatch.setattr(part + "producer_of", own_producer)
-    clusters = cast("FailoverClusters", SameNames())
-    async with asyncio.timeout(10):
-        own_from = await first_own_records(clusters, dict.fromkeys(many, back_at))
-    assert own_from == dict.fromkeys(many, place)
 
 
 def map_of(*segments: Segment, covered: int = 0) -> KnownMap:
@@ -712,18 +626,20 @@ SURE = "20 offsets of partition 0 were not copied, as its position was set past 
 
 
 @pytest.mark.parametrize(
-    ("known", "start", "target_end", "back", "own", "noted"),
+    ("known", "start", "target_end", "back", "own", "skipped", "noted"),
     [
-        (WHOLE, 0, 40, (), 45, SURE),
-        (GONE_ON, 0, 45, (), 45, SURE),
-        (WHOLE, 50, 40, (), 55, "10 offsets of partition 0"),
-        (WHOLE, 60, 40, (), 45, ""),  # the source has deleted them
-        (WHOLE, 0, 60, (), 45, ""),  # another program copied them
-        (WHOLE, 0, 50, (), 45, "up to 20 offsets of partition 0 were not copied: "),
-        (WHOLE, 0, 50, (Segment(0, 20, 40),), 45, ""),  # they came from the target
-        (WHOLE, 0, 50, (Segment(0, 10, 40),), 55, "up to 10 offsets"),
-        (WHOLE, 0, 40, (), 99, ""),  # written by mirrors alone, as the producer ids tell
-        (map_of(Segment(0, 60, 0), covered=60), 0, 60, (), 45, ""),
+        (WHOLE, 0, 40, (), 45, (), SURE),
+        (GONE_ON, 0, 45, (), 45, (), SURE),
+        (WHOLE, 50, 40, (), 55, (), "10 offsets of partition 0"),
+        (WHOLE, 60, 40, (), 45, (), ""),  # the source has deleted them
+        (WHOLE, 0, 60, (), 45, (), ""),  # another program copied them
+        (WHOLE, 0, 60, (), 45, [(40, 60)], SURE),  # the target's own, as they were compared
+        (WHOLE, 0, 50, (), 45, (), "up to 20 offsets of partition 0 were not copied: "),
+        (WHOLE, 0, 50, (), 45, [(40, 60)], SURE),
+        (WHOLE, 0, 50, (Segment(0, 20, 40),), 45, (), ""),  # they came from the target
+        (WHOLE, 0, 50, (Segment(0, 10, 40),), 55, (), "up to 10 offsets"),
+        (WHOLE, 0, 40, (), 99, (), ""),  # written by mirrors alone, as the producer ids tell
+        (map_of(Segment(0, 60, 0), covered=60), 0, 60, (), 45, (), ""),
     ],
 )
 async def test_a_plan_names_what_a_position_was_set_past(
@@ -733,6 +649,7 @@ async def test_a_plan_names_what_a_position_was_set_past(
     target_end: int,
     back: tuple[Segment, ...],
     own: int,
+    skipped: Sequence[tuple[int, int]],
     noted: str,
 ) -> None:
     """The copy would seem complete, and groups move past them."""
@@ -751,11 +668,12 @@ async def test_a_plan_names_what_a_position_was_set_past(
     monkeypatch.setattr("mm2py_jobs.failover.survey.known_maps", maps_of)
     monkeypatch.setattr("mm2py_jobs.failover.survey.log_ends", logs)
     monkeypatch.setattr(Admin, "list_offsets", ends)
-    monkeypatch.setattr("mm2py_jobs.failover.quarantine.RangeReader", OwnLog(own, at_once=1))
-    monkeypatch.setattr("mm2py_jobs.failover.quarantine.producer_of", own_producer)
+    monkeypatch.setattr("mm2py_jobs.failover.own_records.RangeReader", OwnLog(own))
+    monkeypatch.setattr("mm2py_jobs.failover.own_records.producer_of", own_producer)
     parts = cast("Any", survey)
     problems = parts._Problems()
-    source = parts._SurveyedSource(clusters, problems, (), None, 0)
+    own_records = {ORDERS: OwnRecords(ORDERS, 0, skipped=list(skipped))}
+    source = parts._SurveyedSource(clusters, problems, (), None, 0, own_records)
     await source._check_maps(SimpleNamespace(ends={ORDERS: 100}))
     assert noted in " ".join(problems.by_topic.get("orders", ()))
     assert (len(problems.by_topic), problems.gaps) == (bool(noted), {})
@@ -775,7 +693,7 @@ async def test_the_ages_of_what_is_not_copied_are_asked_side_by_side(
 
     monkeypatch.setattr("mm2py_jobs.log.open_transactions.first_stamp", stamp)
     clusters = SameNames()
-    source = cast("Any", survey)._SurveyedSource(clusters, None, (), None, 0)
+    source = cast("Any", survey)._SurveyedSource(clusters, None, (), None, 0, {})
     names = ["orders"] * 49 + ["unknown"]
     tails = [
         Tail(topic=it, partition=number, start=number, end=100) for number, it in enumerate(names)

@@ -317,19 +317,21 @@ async def test_a_backfill_does_not_take_for_done_what_was_copied_of_a_log_that_i
 
 
 @pytest.mark.parametrize(
-    ("segments", "noted"),
+    ("segments", "copy", "noted"),
     [
-        ((Segment(40, 60, 0),), "t-0: the flow began at offset 40 of it"),
-        ((Segment(0, 100, 0),), ""),
-        ((Segment(40, 60, 40),), ""),  # another program copied what lies below
-        ((Segment(0, 60, 0), Segment(60, 40, 60, Mark.UNKNOWN)), ""),  # there is room for copies
-        ((Segment(0, 60, 39), Segment(60, 40, 99, Mark.UNKNOWN)), "t-0: offsets 60 to 99 were"),
+        ((Segment(40, 60, 0),), "A.t", "t-0: the flow began at offset 40 of it"),
+        ((Segment(0, 100, 0),), "A.t", ""),
+        ((Segment(40, 60, 40),), "A.t", ""),  # another program copied what lies below
+        # There is room for copies; under the same names it may be full of the target's own records.
+        ((Segment(0, 60, 0), Segment(60, 40, 60, Mark.UNKNOWN)), "A.t", ""),
+        ((Segment(0, 60, 0), Segment(60, 40, 60, Mark.UNKNOWN)), "t", "t-0: offsets 60 to 99 were"),
+        ((Segment(0, 60, 39), Segment(60, 40, 99, Mark.UNKNOWN)), "A.t", "t-0: offsets 60 to 99"),
     ],
 )
 async def test_what_lies_before_the_first_copy_or_was_passed_is_not_said_to_be_copied(
-    monkeypatch: pytest.MonkeyPatch, segments: tuple[Segment, ...], noted: str
+    monkeypatch: pytest.MonkeyPatch, segments: tuple[Segment, ...], copy: str, noted: str
 ) -> None:
-    flow = SurveyedTopics(FlowName(ClusterAlias("A"), ClusterAlias("B")), {"t": "A.t"}, "offsets")
+    flow = SurveyedTopics(FlowName(ClusterAlias("A"), ClusterAlias("B")), {"t": copy}, "offsets")
     maps = offset_map_topic(ClusterAlias("A"))
     written = Page(0, NO_TOPIC_ID, NO_TOPIC_ID, 100, -1, -1, -1, -1, segments)
     later = replace(written, number=1, segments=(Segment(100, 9, 100),))
@@ -371,6 +373,7 @@ def a_restore(
     clock: Clock = SYSTEM_CLOCK,
     topic_id: str = "",
     end: int = 9,
+    copy: str = "A.t",
 ) -> Restore:
     flow = FlowName(ClusterAlias("A"), ClusterAlias("B"))
     topic = ArchivedTopic(topic="t", topic_id=topic_id, partitions=partitions, configs={})
@@ -378,7 +381,7 @@ def a_restore(
         ArchivedLog(
             topic=topic,
             partition=number,
-            target_topic="A.t",
+            target_topic=copy,
             begins=begins,
             end=end,
             records=end - begins,
@@ -474,26 +477,29 @@ BEFORE, PASSED = Segment(0, 20, 0), Segment(20, 10, 20, Mark.UNKNOWN)
 
 
 @pytest.mark.parametrize(
-    ("page", "copies", "refused", "noted"),
+    ("page", "copy", "copies", "refused", "noted"),
     [
-        (mapped(BEFORE, covered=20), 20, "set it to 19", ""),
-        (mapped(BEFORE, covered=20), 25, "", "t-0: offsets 20 to 29 were passed"),
-        (mapped(BEFORE, covered=20), 30, "", ""),  # another program copied them
+        (mapped(BEFORE, covered=20), "A.t", 20, "set it to 19", ""),
+        (mapped(BEFORE, covered=20), "A.t", 25, "", "t-0: offsets 20 to 29 were passed"),
+        # Another program copied them; or they are the target's own, under the same names.
+        (mapped(BEFORE, covered=20), "A.t", 30, "", ""),
+        (mapped(BEFORE, covered=20), "t", 30, "", "t-0: offsets 20 to 29 were passed"),
         # A task has run since.
-        (mapped(BEFORE, PASSED, Segment(30, 0, 20), covered=30), 20, "set it to 19", ""),
-        (mapped(BEFORE, PASSED, Segment(30, 0, 30), covered=30), 30, "", ""),
-        (mapped(BEFORE, PASSED, Segment(30, 5, 20), covered=35), 25, "", "offsets 20 to 29"),
-        (mapped(BEFORE, covered=35), 20, "", ""),  # nothing was set
-        (mapped(Segment(0, 30, 0), covered=10), 30, "", ""),  # set back, then forward again
-        (mapped(Segment(30, 0, 20), covered=0), 20, "", ""),  # it begins at a position
+        (mapped(BEFORE, PASSED, Segment(30, 0, 20), covered=30), "A.t", 20, "set it to 19", ""),
+        (mapped(BEFORE, PASSED, Segment(30, 0, 30), covered=30), "A.t", 30, "", ""),
+        (mapped(BEFORE, PASSED, Segment(30, 5, 20), covered=35), "A.t", 25, "", "offsets 20 to 29"),
+        (mapped(BEFORE, covered=35), "A.t", 20, "", ""),  # nothing was set
+        (mapped(Segment(0, 30, 0), covered=10), "A.t", 30, "", ""),  # set back, then forward again
+        (mapped(Segment(30, 0, 20), covered=0), "A.t", 20, "", ""),  # it begins at a position
     ],
 )
 async def test_a_position_that_was_set_past_the_copies_is_refused_and_what_was_passed_is_named(
-    page: Page, copies: int, refused: str, noted: str, tmp_path: Path
+    page: Page, copy: str, copies: int, refused: str, noted: str, tmp_path: Path
 ) -> None:
     """The restore would be done, and the records in between would be nowhere."""
     known = Known({ONE: max(30, page.covered)}, {ONE: page}, maps={ONE: KnownMap({0: page})})
-    restore = a_restore(tmp_path, Sides(("A.t",), copies), 1, topic_id=FORMER.hex(), end=40)
+    target = Sides((copy,), copies)
+    restore = a_restore(tmp_path, target, 1, topic_id=FORMER.hex(), end=40, copy=copy)
     plan = await restore.plan(known)
     reasons = [it.reason for it in plan.refused]
     assert (len(reasons), len(plan.notes)) == (bool(refused), bool(noted))
