@@ -19,7 +19,7 @@ from mm2py.observability.logging import SecretMask
 from mm2py.types import FlowName
 from mm2py_jobs.failover.clusters import FailoverClusters, ends_first
 from mm2py_jobs.failover.driver import FailoverDriver, SourceAwayError
-from mm2py_jobs.failover.flows import RestFlows, is_stopped_on_record
+from mm2py_jobs.failover.flows import RestFlows, stop_record
 from mm2py_jobs.failover.plan import (
     FailoverPlan,
     FailoverRefusedError,
@@ -169,13 +169,12 @@ class FailoverJob:
         already = f"clients of {there} are on {there.target} already"
         if not plan.source_reachable:
             # A return is recorded on the source; the flow would not be stopped then.
-            stopped = moved and await is_stopped_on_record(
-                self.clusters.target, self.clusters.plan, self.clusters.clock
-            )
+            clusters = self.clusters
+            at = await stop_record(clusters.target, clusters.plan, clusters.clock) if moved else -1
             returned = (
                 f", unless they have returned: mm2py flow resume {there.source}/{there.target} then"
             )
-            return already + returned if stopped else ""
+            return already + returned if at >= 0 else ""
         back = self.clusters.back.name
         store = await self.clusters.seen_source_store()
         other = None if store is None else store.failover
