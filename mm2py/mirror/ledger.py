@@ -148,6 +148,22 @@ def topic_id_of(text: str) -> bytes:
 
 
 @final
+class QuarantinedRanges:
+    """What failovers have kept in quarantine of the present incarnations, from the ledger in its
+    order: first offset and exclusive end."""
+
+    def __init__(self) -> None:
+        self.ranges: dict[TopicPartition, list[tuple[int, int]]] = {}
+
+    def take(self, record: LedgerRecord | IncarnationRecord) -> None:
+        if isinstance(record, IncarnationRecord):
+            self.ranges.pop(record.partition, None)
+        elif record.event.kind is EventKind.QUARANTINED:
+            it = record.event
+            self.ranges.setdefault(it.partition, []).append((it.first_offset, it.last_offset + 1))
+
+
+@final
 class ReportedEvents:
     """The ranges that were reported in one term, so that none is taken twice."""
 
@@ -231,12 +247,22 @@ class KnownEvents:
         # Such an event happens at one offset any number of times; that it is known proves nothing.
         if event.kind.may_repeat and not event.again:
             return (event,)
-        if known is None or last < known[0] or first > known[1]:
-            return (event,)
-        below = (first, min(last, known[0] - 1))
-        above = (max(first, known[1] + 1), last)
-        return tuple(
-            replace(event, first_offset=low, last_offset=high)
-            for low, high in (below, above)
-            if low <= high
-        )
+        parts = _without(event, known)
+        if event.kind is EventKind.SKIPPED:  # the failover that kept a range set the position
+            kept = kinds.get(EventKind.QUARANTINED)
+            parts = tuple(it for part in parts for it in _without(part, kept))
+        return parts
+
+
+def _without(event: LossEvent, known: tuple[int, int] | None) -> tuple[LossEvent, ...]:
+    """Return the parts of an event outside of a range."""
+    first, last = event.first_offset, event.last_offset
+    if known is None or last < known[0] or first > known[1]:
+        return (event,)
+    below = (first, min(last, known[0] - 1))
+    above = (max(first, known[1] + 1), last)
+    return tuple(
+        replace(event, first_offset=low, last_offset=high)
+        for low, high in (below, above)
+        if low <= high
+    )

@@ -150,7 +150,9 @@ class LedgerStore(EventSink):
         """Take what was written since the ledger was opened: incarnations, unless a newer one is
         still to be written, and events that a start reports again."""
         if isinstance(record, LedgerRecord) and record.flow == str(self._meter.flow):
-            if self._known is not None and record.event.kind.may_repeat:
+            kind = record.event.kind
+            of_failover = kind is EventKind.QUARANTINED
+            if self._known is not None and (kind.may_repeat or of_failover):
                 self._known.note(record.event)
             return
         if isinstance(record, IncarnationRecord) and record.flow == str(self._meter.flow):

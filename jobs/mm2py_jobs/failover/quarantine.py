@@ -20,8 +20,14 @@ from mm2py.client.permit import UNLIMITED
 from mm2py.client.send.record_writer import RecordWriter
 from mm2py.clock import each_of
 from mm2py.errors import PartitionError, ProtocolError, ServerError
+from mm2py.flows.flow_ledger import read_ledger
 from mm2py.mirror.failovers import LogPlace, Tail, quarantine_topic
-from mm2py.mirror.ledger import LedgerRecord, encode_ledger_record, ledger_topic, topic_id_text
+from mm2py.mirror.ledger import (
+    LedgerRecord,
+    encode_ledger_record,
+    ledger_topic,
+    topic_id_text,
+)
 from mm2py.mirror.offset_lookup import beginning_of
 from mm2py.mirror.offset_map_pages import Mark, Segment
 from mm2py.protocol.abort_filter import ABORT, marker_type
@@ -30,7 +36,7 @@ from mm2py.protocol.records import NewRecord, Record, decode_batch
 from mm2py.protocol.topics import NO_TOPIC_ID, NewTopic
 from mm2py.storage.table import Entry
 from mm2py.types import TopicPartition
-from mm2py_jobs.copy.known_maps import known_maps
+from mm2py_jobs.copy.known_maps import known_maps, outside
 from mm2py_jobs.failover.clusters import FailoverClusters
 from mm2py_jobs.log.log_batches import LogBatch
 from mm2py_jobs.log.log_ends import log_ends
@@ -103,7 +109,9 @@ async def _keep(clusters: FailoverClusters, writer: RecordWriter, tail: Tail) ->
     begin = max(first, min(log.start, tail.end))
     if first < begin:
         tail = replace(tail, gone=(*tail.gone, (first, begin)))
-        await post_to_ledger(clusters, [encode_ledger_record(_gone(clusters, tail, first, begin))])
+        why = "deleted on the source before a failover kept it in quarantine"
+        gone = _event(EventKind.RETENTION, tail.tp, (first, begin), why)
+        await _post_events(clusters, [gone])
     async with aclosing(_missing(clusters, tail, begin, log.end)) as parts:
         async for part in parts:
             await writer.write(kept_in, part)
@@ -111,17 +119,38 @@ async def _keep(clusters: FailoverClusters, writer: RecordWriter, tail: Tail) ->
     return replace(tail, records=records)
 
 
-def _gone(clusters: FailoverClusters, tail: Tail, first: int, end: int) -> LedgerRecord:
-    event = LossEvent(
-        kind=EventKind.RETENTION,
-        partition=tail.tp,
-        first_offset=first,
-        last_offset=end - 1,
+async def record_quarantined(clusters: FailoverClusters, tails: Sequence[Tail]) -> None:
+    """Record in the ledger, once, what was kept: a flow that continues after it would call it
+    skipped."""
+    known = (await read_ledger(clusters.target, clusters.name)).quarantined.ranges
+    why = "not copied before a failover, which was accepted"
+    events = [
+        _event(EventKind.QUARANTINED, it.tp, new, why)
+        for it in tails
+        for new in outside(it.start, it.end, [*it.gone, *known.get(it.tp, ())])
+    ]
+    await _post_events(clusters, events)
+
+
+def _event(
+    kind: EventKind, partition: TopicPartition, offsets: tuple[int, int], cause: str
+) -> LossEvent:
+    return LossEvent(
+        kind=kind,
+        partition=partition,
+        first_offset=offsets[0],
+        last_offset=offsets[1] - 1,
         policy="",
-        cause="deleted on the source before a failover kept it in quarantine",
+        cause=cause,
         task="failover",
     )
-    return LedgerRecord(event=event, flow=str(clusters.name), time_ms=clusters.clock.now_ms())
+
+
+async def _post_events(clusters: FailoverClusters, events: Sequence[LossEvent]) -> None:
+    flow, time_ms = str(clusters.name), clusters.clock.now_ms()
+    records = [LedgerRecord(event=it, flow=flow, time_ms=time_ms) for it in events]
+    if records:
+        await post_to_ledger(clusters, [encode_ledger_record(it) for it in records])
 
 
 async def post_to_ledger(clusters: FailoverClusters, entries: Sequence[Entry]) -> None:
@@ -282,21 +311,8 @@ async def reverse_starts(
     """
     if not clusters.keeps_names or not ends_there:
         return []
-    maps = await known_maps(clusters.target, clusters.name.source)
-    spans = {
-        clusters.copy_of(tp): spans_of([it for it, _ in of_partition.segments()])
-        for tp, of_partition in maps.items()
-    }
-    logs = await log_ends(clusters.target, [it.tp for it in ends_there], read_committed=False)
-    looks = {it.tp: max(back_at.get(it.tp, 0), logs[it.tp].start) for it in ends_there}
-    found = await _first_own(
-        clusters,
-        [
-            (tp, copies, max(at, copies[0][0]))
-            for tp, at in looks.items()
-            if (copies := spans.get(tp))
-        ],
-    )
+    looks = {it.tp: back_at.get(it.tp, 0) for it in ends_there}
+    found = await first_own_records(clusters, looks, below=False)
     return [replace(it, offset=found.get(it.tp, max(looks[it.tp], it.offset))) for it in ends_there]
 
 
@@ -311,7 +327,7 @@ async def _first_own(
 
     async def first_of(look: tuple[TopicPartition, Sequence[tuple[int, int]], int]) -> int:
         tp, spans, at = look
-        for number, (first, end) in enumerate(holes_of(spans, at)):
+        for number, (first, end) in enumerate(outside(at, spans[-1][1], spans)):
             if number == MOST_HOLES:
                 return first
             async for batches in reader.read(tp, first, end):
@@ -344,20 +360,21 @@ async def has_records(
 
 
 async def first_own_records(
-    clusters: FailoverClusters, back_at: Mapping[TopicPartition, int]
+    clusters: FailoverClusters, back_at: Mapping[TopicPartition, int], *, below: bool = True
 ) -> Mapping[TopicPartition, int]:
     """Return the first record of the target's own beside copies with the same name, at or after
-    where the flow back is, else the end of the copies."""
+    where the flow back is, else the end of the copies; ``below`` the first copy, too."""
     if not back_at:
         return {}
-    maps = await known_maps(clusters.target, clusters.name.source)
+    of_source = await known_maps(clusters.target, clusters.name.source)
+    maps = {clusters.copy_of(tp): it for tp, it in of_source.items()}
     logs = await log_ends(clusters.target, list(back_at), read_committed=False)
     looks: list[tuple[TopicPartition, Sequence[tuple[int, int]], int]] = []
     for tp, at in back_at.items():
         segments = [it for it, _ in maps[tp].segments()] if tp in maps else []
         if spans := spans_of(segments):
             # Another program's copies are below the first one of a copy that it had begun.
-            least = spans[0][0] if beginning_of(segments[0]).source else 0
+            least = 0 if below and not beginning_of(segments[0]).source else spans[0][0]
             least = max(least, logs[tp].start)
             looks.append((tp, spans, max(at, least)))
     return await _first_own(clusters, looks)
@@ -378,14 +395,3 @@ def spans_of(segments: Sequence[Segment]) -> list[tuple[int, int]]:
             )
             passed = 0
     return spans
-
-
-def holes_of(spans: Sequence[tuple[int, int]], at: int) -> list[tuple[int, int]]:
-    """Return the ranges between ``at`` and the end of the last span that no span covers; spans are
-    sorted."""
-    holes: list[tuple[int, int]] = []
-    for first, end in spans:
-        if first > at:
-            holes.append((at, first))
-        at = max(at, end)
-    return holes

@@ -50,7 +50,12 @@ from mm2py_jobs.failover.driver import DriverProgress, FailoverStore, SourceAway
 from mm2py_jobs.failover.fences import FencePlan, fence_of, principal_of, rules_of_others
 from mm2py_jobs.failover.flows import FlowAnswer, RestFlows, stop_record, stop_without_workers
 from mm2py_jobs.failover.groups import move_groups
-from mm2py_jobs.failover.quarantine import post_to_ledger, quarantine, reverse_starts
+from mm2py_jobs.failover.quarantine import (
+    post_to_ledger,
+    quarantine,
+    record_quarantined,
+    reverse_starts,
+)
 from mm2py_jobs.log.log_ends import LogEnds, log_ends
 from mm2py_jobs.log.mirror_producers import producer_of
 from mm2py_jobs.log.open_transactions import first_stamps
@@ -368,6 +373,8 @@ class FailoverSides:
         if positions:
             await store_positions(clusters.target_tables, clusters.plan, positions)
             await self._begin_incarnations(positions)
+        # After the incarnations, which begin offsets anew; after a crash the step is repeated.
+        await record_quarantined(clusters, tails)
 
     async def _begin_incarnations(self, partitions: Collection[TopicPartition]) -> None:
         """Assign stored positions and maps to the current incarnation of the source's topics, or

@@ -7,7 +7,7 @@ know of it. ``time_plan`` asks the questions of each step besides -> ``TimedPlan
 """
 
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar, final
@@ -30,7 +30,7 @@ from mm2py.protocol.topics import is_another_topic
 from mm2py.types import LATEST, FlowName, TopicPartition
 from mm2py_connectors.acl_sync import remote_acls
 from mm2py_connectors.config_sync import config_operations
-from mm2py_jobs.copy.known_maps import KnownMap, known_maps, lost_copies, not_copied
+from mm2py_jobs.copy.known_maps import KnownMap, known_maps, lost_copies, not_copied, outside
 from mm2py_jobs.copy.survey import Known
 from mm2py_jobs.copy_limits import limits_of
 from mm2py_jobs.failover.clusters import FailoverClusters
@@ -436,9 +436,18 @@ class _SurveyedSource:
                         max(it.first, logs[tp].start), min(it.end, logs[tp].end), came_back
                     )
                 ]
+                kept, before = known.quarantined.get(tp, ()), _offsets(ranges)
+                ranges = [left for it in ranges for left in outside(*it, kept)]
+                if in_quarantine := before - _offsets(ranges):
+                    self._problems.note(
+                        tp.topic,
+                        f"{in_quarantine} offsets of partition {tp.partition} were not copied "
+                        "before a failover, which was accepted: their records are in "
+                        f"{quarantine_topic(clusters.name.source, tp.topic)}",
+                    )
                 if await has_records(source, tp, ranges, looping):
-                    offsets = sum(end - first for first, end in ranges)
-                    self._note_passed(tp, offsets, is_sure=not any(it.room for it in passed))
+                    is_sure = not any(it.room for it in passed)
+                    self._note_passed(tp, _offsets(ranges), is_sure=is_sure)
 
     def _note_passed(self, tp: TopicPartition, offsets: int, *, is_sure: bool) -> None:
         name = self._clusters.name
@@ -498,6 +507,10 @@ class _SurveyedSource:
             self._problems.note(
                 topic, f"{acl.principal} has no {acl.operation.name} on {acl.resource_name} there"
             )
+
+
+def _offsets(ranges: Iterable[tuple[int, int]]) -> int:
+    return sum(end - first for first, end in ranges)
 
 
 def stays_behind(

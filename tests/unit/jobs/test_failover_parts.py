@@ -29,7 +29,7 @@ from mm2py.testing.clock import FakeClock
 from mm2py.types import ClusterAlias, FlowName, TargetState, TopicPartition
 from mm2py_cli.app import app
 from mm2py_cli.output import Output, Printer
-from mm2py_jobs.copy.known_maps import KnownMap
+from mm2py_jobs.copy.known_maps import KnownMap, outside
 from mm2py_jobs.copy.survey import Known
 from mm2py_jobs.failover import commands, survey
 from mm2py_jobs.failover.clusters import FailoverClusters
@@ -44,7 +44,7 @@ from mm2py_jobs.failover.plan import (
     TopicRow,
     WriterRow,
 )
-from mm2py_jobs.failover.quarantine import end_of, first_own_records, holes_of, spans_of
+from mm2py_jobs.failover.quarantine import end_of, first_own_records, spans_of
 from mm2py_jobs.failover.steps import CountedEnds, FailoverSides
 from mm2py_jobs.failover.survey import not_copying, stays_behind, time_of_transactions, time_plan
 from mm2py_jobs.log.log_batches import LogBatch
@@ -111,7 +111,7 @@ async def test_ranges_of_several_logs_are_read_side_by_side() -> None:
 def test_holes_between_copies_are_found_from_a_place_on(
     spans: list[tuple[int, int]], at: int, holes: list[tuple[int, int]]
 ) -> None:
-    assert holes_of(spans, at) == holes
+    assert list(outside(at, spans[-1][1], spans)) == holes
 
 
 @pytest.mark.parametrize(
