@@ -61,9 +61,11 @@ class UnknownLedgerRecord:
     reason: str
 
 
-def encode_ledger_record(record: LedgerRecord) -> tuple[bytes, bytes]:
+def encode_ledger_record(record: LedgerRecord | IncarnationRecord) -> tuple[bytes, bytes]:
     """Return key (``topic-partition``) and value (version byte, then JSON in a fixed member
-    order)."""
+    order; topic ids in Kafka's text form)."""
+    if isinstance(record, IncarnationRecord):
+        return _incarnation(record)
     event = record.event
     members: dict[str, str | int] = {
         "kind": event.kind.value,
@@ -80,8 +82,7 @@ def encode_ledger_record(record: LedgerRecord) -> tuple[bytes, bytes]:
     return _encoded(event.partition, members)
 
 
-def encode_incarnation(record: IncarnationRecord) -> tuple[bytes, bytes]:
-    """Return key and value; the id in Kafka's text form."""
+def _incarnation(record: IncarnationRecord) -> tuple[bytes, bytes]:
     members: dict[str, str | int] = {
         "kind": _INCARNATION,
         "topic": record.partition.topic,

@@ -17,19 +17,11 @@ from mm2py.client.permit import UNLIMITED
 from mm2py.clock import Clock
 from mm2py.config.class_names import SOURCE_NAME
 from mm2py.config.definitions import parse_config
-from mm2py.errors import (
-    ConnectionFailedError,
-    RequestTimedOutError,
-    RetriableServerError,
-)
+from mm2py.errors import ConnectionFailedError, RequestTimedOutError, RetriableServerError
 from mm2py.mirror.failovers import Failover, failover_driver_id, failover_topic
 from mm2py.mirror.filters import TopicSelection
 from mm2py.mirror.policies import naming, policy_from_config
-from mm2py.mirror.producer_ids import (
-    ProducerOrigins,
-    Suppression,
-    suppression_of,
-)
+from mm2py.mirror.producer_ids import ProducerOrigins, Suppression, suppression_of
 from mm2py.mirror.two_clusters import ClusterEnd, refuse_one_cluster
 from mm2py.protocol.error_codes import NETWORK_EXCEPTION
 from mm2py.types import FlowName, TopicPartition

@@ -20,13 +20,7 @@ import typer
 from mm2py.errors import UsageError
 from mm2py.mirror.failovers import MOST_LOSS, Failover, FailoverKind, OpenTransaction, Step
 from mm2py.observability.logging import some_of
-from mm2py_cli.output import (
-    OK,
-    UNHEALTHY,
-    Column,
-    Printer,
-    say,
-)
+from mm2py_cli.output import OK, UNHEALTHY, Column, Printer, say
 from mm2py_cli.rest_access import Access
 from mm2py_jobs.failover.plan import (
     DRAIN_S,

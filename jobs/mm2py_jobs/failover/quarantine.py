@@ -23,6 +23,7 @@ from mm2py.errors import PartitionError, ProtocolError, ServerError
 from mm2py.flows.flow_ledger import read_ledger
 from mm2py.mirror.failovers import LogPlace, Tail, quarantine_topic
 from mm2py.mirror.ledger import (
+    IncarnationRecord,
     LedgerRecord,
     encode_ledger_record,
     ledger_topic,
@@ -34,7 +35,6 @@ from mm2py.protocol.abort_filter import ABORT, marker_type
 from mm2py.protocol.error_codes import TOPIC_ALREADY_EXISTS
 from mm2py.protocol.records import NewRecord, Record, decode_batch
 from mm2py.protocol.topics import NO_TOPIC_ID, NewTopic
-from mm2py.storage.table import Entry
 from mm2py.types import TopicPartition
 from mm2py_jobs.copy.known_maps import known_maps, outside
 from mm2py_jobs.failover.clusters import FailoverClusters
@@ -110,8 +110,8 @@ async def _keep(clusters: FailoverClusters, writer: RecordWriter, tail: Tail) ->
     if first < begin:
         tail = replace(tail, gone=(*tail.gone, (first, begin)))
         why = "deleted on the source before a failover kept it in quarantine"
-        gone = _event(EventKind.RETENTION, tail.tp, (first, begin), why)
-        await _post_events(clusters, [gone])
+        gone = _event(clusters, EventKind.RETENTION, tail, (first, begin), why)
+        await post_to_ledger(clusters, [gone])
     async with aclosing(_missing(clusters, tail, begin, log.end)) as parts:
         async for part in parts:
             await writer.write(kept_in, part)
@@ -125,43 +125,41 @@ async def record_quarantined(clusters: FailoverClusters, tails: Sequence[Tail]) 
     known = (await read_ledger(clusters.target, clusters.name)).quarantined.ranges
     why = "not copied before a failover, which was accepted"
     events = [
-        _event(EventKind.QUARANTINED, it.tp, new, why)
+        _event(clusters, EventKind.QUARANTINED, it, new, why)
         for it in tails
         for new in outside(it.start, it.end, [*it.gone, *known.get(it.tp, ())])
     ]
-    await _post_events(clusters, events)
+    await post_to_ledger(clusters, events)
 
 
 def _event(
-    kind: EventKind, partition: TopicPartition, offsets: tuple[int, int], cause: str
-) -> LossEvent:
-    return LossEvent(
+    clusters: FailoverClusters, kind: EventKind, tail: Tail, offsets: tuple[int, int], cause: str
+) -> LedgerRecord:
+    event = LossEvent(
         kind=kind,
-        partition=partition,
+        partition=tail.tp,
         first_offset=offsets[0],
         last_offset=offsets[1] - 1,
         policy="",
         cause=cause,
         task="failover",
     )
+    return LedgerRecord(event=event, flow=str(clusters.name), time_ms=clusters.clock.now_ms())
 
 
-async def _post_events(clusters: FailoverClusters, events: Sequence[LossEvent]) -> None:
-    flow, time_ms = str(clusters.name), clusters.clock.now_ms()
-    records = [LedgerRecord(event=it, flow=flow, time_ms=time_ms) for it in events]
-    if records:
-        await post_to_ledger(clusters, [encode_ledger_record(it) for it in records])
-
-
-async def post_to_ledger(clusters: FailoverClusters, entries: Sequence[Entry]) -> None:
+async def post_to_ledger(
+    clusters: FailoverClusters, records: Sequence[LedgerRecord | IncarnationRecord]
+) -> None:
     """Append records to the flow's ledger."""
+    if not records:
+        return
     factor = clusters.plan.worker.offset_storage_replication_factor
     table = clusters.target_tables.own_table(
         ledger_topic(clusters.name.source), "delete", factor, follow=False
     )
     await table.start(lambda _partition, _record: None)
     try:
-        await table.post(entries)
+        await table.post([encode_ledger_record(it) for it in records])
     finally:
         await table.stop()
 

@@ -34,7 +34,7 @@ from mm2py.mirror.failovers import (
     Tail,
     failover_topic,
 )
-from mm2py.mirror.ledger import IncarnationRecord, encode_incarnation
+from mm2py.mirror.ledger import IncarnationRecord
 from mm2py.mirror.offset_map import PartitionMap
 from mm2py.mirror.offset_map_pages import Page
 from mm2py.observability.logging import some_of
@@ -414,9 +414,7 @@ class FailoverSides:
             for tp in partitions
             if is_another_topic(copies.incarnations.get(tp, NO_TOPIC_ID), ids[tp.topic])
         ]
-        if not records:
-            return
-        await post_to_ledger(clusters, [encode_incarnation(record) for record in records])
+        await post_to_ledger(clusters, records)
 
     async def divergence(self, ends_there: Sequence[LogPlace]) -> Sequence[LogPlace]:
         """Return where the flow back begins, by target partition: at the first record that this

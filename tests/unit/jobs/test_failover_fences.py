@@ -12,11 +12,10 @@ from mm2py.client.connect.cluster import Cluster
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.flows.flow_ledger import Ledger
 from mm2py.mirror.failovers import Fence, Rule, Tail, encode_failover
-from mm2py.mirror.ledger import IncarnationRecord, LedgerRecord, decode_ledger_record
+from mm2py.mirror.ledger import IncarnationRecord, LedgerRecord
 from mm2py.protocol.acls import Acl, AclOperation, AclPermission, AclResourceType, PatternType
 from mm2py.protocol.record_batch import Codec
 from mm2py.protocol.records import NewRecord, encode_batch
-from mm2py.storage.table import Entry
 from mm2py.testing.clock import FakeClock
 from mm2py.types import ClusterAlias, FlowName, TopicPartition
 from mm2py_jobs.failover.clusters import FailoverClusters
@@ -207,12 +206,12 @@ KEPT_IN = TopicPartition("mm2py-quarantine.A.orders.internal", 0)
 
 async def kept(
     monkeypatch: pytest.MonkeyPatch, tail: Tail, batches: Sequence[bytes], *, deleted: int = 0
-) -> tuple[Tail, list[Entry], PartitionLog]:
+) -> tuple[Tail, list[LedgerRecord], PartitionLog]:
     """Keep a tail of what a source has; return it, the events, and what is in quarantine."""
-    ledger = list[Entry]()
+    ledger = list[LedgerRecord]()
 
-    async def post(_clusters: object, entries: Sequence[Entry]) -> None:
-        ledger.extend(entries)
+    async def post(_clusters: object, records: Sequence[LedgerRecord]) -> None:
+        ledger.extend(records)
 
     async def nothing(*_: object) -> Sequence[int]:
         return ()
@@ -262,9 +261,7 @@ async def test_what_retention_took_of_a_tail_before_it_was_kept_is_named_with_it
     ]
     done, ledger, _ = await kept(monkeypatch, tail, batches, deleted=5)
     assert done == replace(tail, records=4, gone=((2, 5),))
-    ((key, value),) = ledger
-    found = decode_ledger_record(key, value)
-    assert isinstance(found, LedgerRecord)
+    (found,) = ledger
     assert (found.event.first_offset, found.event.last_offset) == (2, 4)
 
 
@@ -277,10 +274,8 @@ async def test_what_was_kept_is_in_the_ledger_once_however_often_the_step_is_rep
     async def read(*_: object) -> Ledger:
         return ledger
 
-    async def post(_clusters: object, entries: Sequence[Entry]) -> None:
-        for key, value in entries:
-            record = decode_ledger_record(key, value)
-            assert isinstance(record, LedgerRecord)
+    async def post(_clusters: object, records: Sequence[LedgerRecord]) -> None:
+        for record in records:
             posted.append((record.event.first_offset, record.event.last_offset))
             ledger.quarantined.take(record)
 

@@ -62,7 +62,6 @@ from mm2py.mirror.ledger import (
     QuarantinedRanges,
     UnknownLedgerRecord,
     decode_ledger_record,
-    encode_incarnation,
     encode_ledger_record,
 )
 from mm2py.mirror.producer_ids import (
@@ -246,7 +245,7 @@ GOLDEN: list[tuple[Encode, Decode, object, bytes, bytes]] = [
     *((encode_flow_record, decode_flow_record, *it) for it in FLOW),
     (encode_ledger_record, decode_ledger_record, GOLDEN_EVENT, GOLDEN_KEY, GOLDEN_VALUE),
     (encode_ledger_record, decode_ledger_record, GOLDEN_2, "café-0".encode(), GOLDEN_2_VALUE),
-    (encode_incarnation, decode_ledger_record, GOLDEN_3, GOLDEN_KEY, GOLDEN_3_VALUE),
+    (encode_ledger_record, decode_ledger_record, GOLDEN_3, GOLDEN_KEY, GOLDEN_3_VALUE),
 ]
 
 
