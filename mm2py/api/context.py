@@ -50,6 +50,8 @@ class EventKind(StrEnum):
     """The target or the source refuses it for another reason."""
     SKIPPED = "skipped"
     """The position was set past it or removed, and no program has copied it."""
+    QUARANTINED = "quarantined"
+    """Not copied before a failover, which was accepted; its records are in the quarantine topic."""
     TARGET_LOST = "target-lost"
     """Copied already, but the target lost it: an unclean election there, or its topic was created
     again."""
@@ -63,6 +65,7 @@ class EventKind(StrEnum):
             EventKind.RETENTION,
             EventKind.RECREATED,
             EventKind.SKIPPED,
+            EventKind.QUARANTINED,
             EventKind.TARGET_LOST,
         )
 

@@ -21,6 +21,7 @@ from mm2py.clock import SYSTEM_CLOCK
 from mm2py.flows.view_models import LedgerEventView, LedgerTopicView, LedgerView
 from mm2py.mirror.ledger import (
     LedgerRecord,
+    QuarantinedRanges,
     UnknownLedgerRecord,
     decode_ledger_record,
     ledger_topic,
@@ -44,6 +45,7 @@ class Ledger:
         default_factory=list[tuple[int, UnknownLedgerRecord]]
     )
     """Offset in the ledger, and what this program cannot read."""
+    quarantined: QuarantinedRanges = field(default_factory=QuarantinedRanges)
 
 
 @final
@@ -88,8 +90,10 @@ async def read_ledger(cluster: Cluster, flow: FlowName) -> Ledger:
         decoded = decode_ledger_record(record.key, record.value)
         if isinstance(decoded, UnknownLedgerRecord):
             ledger.unknown.append((record.offset, decoded))
-        elif isinstance(decoded, LedgerRecord) and decoded.flow == str(flow):
-            ledger.records.append(decoded)
+        elif decoded.flow == str(flow):
+            ledger.quarantined.take(decoded)
+            if isinstance(decoded, LedgerRecord):
+                ledger.records.append(decoded)
 
     topic = ledger_topic(flow.source)
     if topic in await Admin(cluster).describe_topics([topic]):

@@ -63,9 +63,11 @@ class UnknownLedgerRecord:
     reason: str
 
 
-def encode_ledger_record(record: LedgerRecord) -> tuple[bytes, bytes]:
+def encode_ledger_record(record: LedgerRecord | IncarnationRecord) -> tuple[bytes, bytes]:
     """Return key (``topic-partition``) and value (version byte, then JSON in a fixed member
-    order)."""
+    order; topic ids in Kafka's text form)."""
+    if isinstance(record, IncarnationRecord):
+        return _incarnation(record)
     event = record.event
     members: dict[str, str | int] = {
         "kind": event.kind.value,
@@ -82,8 +84,7 @@ def encode_ledger_record(record: LedgerRecord) -> tuple[bytes, bytes]:
     return _encoded(event.partition, members)
 
 
-def encode_incarnation(record: IncarnationRecord) -> tuple[bytes, bytes]:
-    """Return key and value; the id in Kafka's text form."""
+def _incarnation(record: IncarnationRecord) -> tuple[bytes, bytes]:
     members: dict[str, str | int] = {
         "kind": _INCARNATION,
         "topic": record.partition.topic,
@@ -147,6 +148,22 @@ def topic_id_of(text: str) -> bytes:
     except (ValueError, Base64Error):
         return b""
     return topic_id if len(topic_id) == len(NO_TOPIC_ID) else b""
+
+
+@final
+class QuarantinedRanges:
+    """What failovers have kept in quarantine of the present incarnations, from the ledger in its
+    order: first offset and exclusive end."""
+
+    def __init__(self) -> None:
+        self.ranges: dict[TopicPartition, list[tuple[int, int]]] = {}
+
+    def take(self, record: LedgerRecord | IncarnationRecord) -> None:
+        if isinstance(record, IncarnationRecord):
+            self.ranges.pop(record.partition, None)
+        elif record.event.kind is EventKind.QUARANTINED:
+            it = record.event
+            self.ranges.setdefault(it.partition, []).append((it.first_offset, it.last_offset + 1))
 
 
 @final
@@ -233,12 +250,22 @@ class KnownEvents:
         # Such an event happens at one offset any number of times; that it is known proves nothing.
         if event.kind.may_repeat and not event.again:
             return (event,)
-        if known is None or last < known[0] or first > known[1]:
-            return (event,)
-        below = (first, min(last, known[0] - 1))
-        above = (max(first, known[1] + 1), last)
-        return tuple(
-            replace(event, first_offset=low, last_offset=high)
-            for low, high in (below, above)
-            if low <= high
-        )
+        parts = _without(event, known)
+        if event.kind is EventKind.SKIPPED:  # the failover that kept a range set the position
+            kept = kinds.get(EventKind.QUARANTINED)
+            parts = tuple(it for part in parts for it in _without(part, kept))
+        return parts
+
+
+def _without(event: LossEvent, known: tuple[int, int] | None) -> tuple[LossEvent, ...]:
+    """Return the parts of an event outside of a range."""
+    first, last = event.first_offset, event.last_offset
+    if known is None or last < known[0] or first > known[1]:
+        return (event,)
+    below = (first, min(last, known[0] - 1))
+    above = (max(first, known[1] + 1), last)
+    return tuple(
+        replace(event, first_offset=low, last_offset=high)
+        for low, high in (below, above)
+        if low <= high
+    )

@@ -23,7 +23,6 @@ from mm2py.mirror.ledger import (
     ReportedEvents,
     UnknownLedgerRecord,
     decode_ledger_record,
-    encode_incarnation,
     encode_ledger_record,
 )
 from mm2py.observability.metrics import Finding, FlowMeter
@@ -150,7 +149,9 @@ class LedgerStore(EventSink):
         """Take what was written since the ledger was opened: incarnations, unless a newer one is
         still to be written, and events that a start reports again."""
         if isinstance(record, LedgerRecord) and record.flow == str(self._meter.flow):
-            if self._known is not None and record.event.kind.may_repeat:
+            kind = record.event.kind
+            of_failover = kind is EventKind.QUARANTINED
+            if self._known is not None and (kind.may_repeat or of_failover):
                 self._known.note(record.event)
             return
         if isinstance(record, IncarnationRecord) and record.flow == str(self._meter.flow):
@@ -296,7 +297,7 @@ class LedgerStore(EventSink):
         while self._queue:
             # A copy: what is queued while the write is awaited goes into the next batch.
             batch = dict(islice(self._queue.items(), MAX_RECORDS))
-            await self._table.post([_encoded(record) for record in batch.values()])
+            await self._table.post([encode_ledger_record(record) for record in batch.values()])
             for number, record in batch.items():
                 # The queue is not locked: ``report`` may have
                 # let an event grow while the batch was written.
@@ -346,9 +347,3 @@ def _follows(before: LossEvent, event: LossEvent) -> bool:
         and replace(event, first_offset=0, last_offset=0)
         == replace(before, first_offset=0, last_offset=0)
     )
-
-
-def _encoded(record: LedgerRecord | IncarnationRecord) -> tuple[bytes, bytes]:
-    if isinstance(record, LedgerRecord):
-        return encode_ledger_record(record)
-    return encode_incarnation(record)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import signal
 from bisect import bisect_left
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
@@ -12,6 +13,7 @@ from typing import Final, cast, final
 import pytest
 
 from mm2py.clock import SYSTEM_CLOCK
+from mm2py.config.class_names import SOURCE_NAME
 from mm2py.errors import RetriableError
 from mm2py.mirror.backfills import BackfillRecord, Job, JobState, Lease, LeaseState
 from mm2py.mirror.failovers import FailoverKind, Tail
@@ -21,7 +23,8 @@ from mm2py_cli.rest_client import RemoteApi
 from mm2py_jobs.failover.driver import FailoverStore
 from mm2py_jobs.failover.flows import FlowAnswer, FlowsApi, RestFlows
 from mm2py_jobs.failover.job import FailoverJob, opened
-from mm2py_jobs.open_flow import flow_plan
+from mm2py_jobs.open_flow import flow_plan, flow_sides
+from mm2py_jobs.verify.verify import planned
 from mm2py_workers.answers import Row
 from mm2py_workers.flow_target import FlowTarget
 from tests.integration.cluster_changes import grow, set_config, topics_of
@@ -37,6 +40,7 @@ from tests.integration.failovers import (
     secured_pair,
     settled,
 )
+from tests.integration.ledger_scenes import entries
 from tests.integration.members import READ_OF_60, place_of, read_next
 from tests.integration.mirror_process import SHORT_SESSION, Flow, Mirror, running, until, write_flow
 from tests.integration.rest_asking import ask
@@ -60,6 +64,7 @@ from tests.kit.matrix import matrix
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 MARK: Final = "mm2py.source.offset"
+LARGE: Final = 50_000_000
 TIMED: Final = ["PLAN", "FENCE", "DRAIN", "GROUPS", "VERIFY", "SWITCH", "REVERSE"]
 MORE: Final = "is more than the 9 offsets that would not be copied now"
 
@@ -236,6 +241,14 @@ def test_a_plan_names_lag_groups_and_writers_and_changes_nothing(stage: Stage) -
         set_config(b, topic, "max.message.bytes", "5000")
         (row,) = drivers.run("failover", "--plan", "-o", "json").document["topics"]
         assert "the copy takes 5000 bytes in a batch, its source 1048588" in row["problems"][0]
+        # Without lag a failover would still fence clients, and wait for what they write until then.
+        connectors = f"{drivers.worker}/{flow.source_alias}/{flow.target_alias}/connectors"
+        assert ask(f"{connectors}/{SOURCE_NAME}", "DELETE")[0] == 204
+        until(lambda: not ask(drivers.url)[1]["enabled"], 90, "no source", alive=drivers.mirror)
+        drill_again = ["drill", "--report", str(report)]
+        for command in (["failover", "--plan"], drill_again, ["failover", "--execute"]):
+            ended = drivers.run(*command)
+            assert (ended.code, "is not there: what is not copied" in ended.said) == (3, True)
 
 
 @pytest.mark.faults
@@ -667,6 +680,57 @@ def test_topics_with_prefixes_move_with_their_groups_and_over_rest(stage: Stage)
         write(a, topic, [Sent(1, b"home")])
         until(lambda: ends(b, copy)[1] == 11, 90, lambda: f"{ends(b, copy)}", alive=mirror)
         assert sum(ends(a, back).values()) == 5
+
+
+def test_an_accepted_loss_is_not_called_a_position_that_was_set(stage: Stage) -> None:
+    """In the ledger, in the next plan and in what is verified: its records are in quarantine."""
+    a, b, topic = stage.a, stage.b, stage.unique("orders")
+    for region in (a, b):
+        stage.create_topic(region, topic, PARTITIONS)
+    flow = write_flow(stage.folder, a, b, topic)
+    copy, kept_in = flow.remote(topic), f"mm2py-quarantine.{flow.source_alias}.{topic}.internal"
+    write(a, topic, [Sent(n % PARTITIONS, b"%d" % n) for n in range(10)])
+    with running(flow.file) as mirror:
+        drivers = Drivers(flow, mirror)
+        until(lambda: sum(ends(b, copy).values()) == 10, 90, "the copy", alive=mirror)
+        drivers.change_flow("stop", "STOPPED")
+        write(a, topic, [Sent(n % PARTITIONS, b"%d" % n) for n in range(10, 14)])
+        drivers.execute("failover", "--accept-loss", "4")
+        drivers.execute("failback")
+        write(a, topic, [Sent(n, b"home") for n in range(PARTITIONS)])
+        until(lambda: sum(ends(b, copy).values()) == 12, 90, "the copy", alive=mirror)
+        plan = drivers.run("failover", "--plan", "-o", "json").document
+    # The worker has ended in order, so all is in the ledger that is to be there.
+    found = {(it.kind, it.partition, it.first, it.last) for it in entries(flow)}
+    assert found == {("quarantined", number, 5, 6) for number in range(PARTITIONS)}
+    (row,) = plan["topics"]
+    assert sorted(row["problems"]) == [
+        f"2 offsets of partition {number} were not copied before a failover, which was accepted: "
+        f"their records are in {kept_in}"
+        for number in range(PARTITIONS)
+    ]
+    verified = asyncio.run(planned(flow_sides(flow.file, flow.name, topic), None))
+    for partition in verified.partitions:
+        assert partition.unvouched == ()
+        assert [it for it in partition.notes if "5 to 7" in it and kept_in in it], partition.notes
+
+
+def test_a_record_of_50_mb_that_is_not_copied_is_kept_whole(stage: Stage) -> None:
+    a, b, topic = stage.a, stage.b, stage.unique("large")
+    size, record = {"max.message.bytes": str(LARGE + 100_000)}, Sent(0, os.urandom(LARGE))
+    stage.create_topic(a, topic, 1, config=size)
+    flow = write_flow(stage.folder, a, b, topic)
+    write(a, topic, [Sent(0, b"copied")])
+    with running(flow.file) as mirror:
+        drivers = Drivers(flow, mirror)
+        until(lambda: ends(b, flow.remote(topic)).get(0) == 1, 90, "the copy", alive=mirror)
+        drivers.change_flow("stop", "STOPPED")
+        write(a, topic, [record, Sent(0, b"behind")], message_max_bytes=LARGE + 100_000)
+        ended = drivers.execute("failover", "--accept-loss", "2")
+    (tail,) = ended.document["tail"]
+    assert (tail["start"], tail["end"], tail["records"]) == (1, 3, 2)
+    kept = read(b, f"mm2py-quarantine.{flow.source_alias}.{topic}.internal")[0].records
+    assert [it.value for it in kept] == [record.value, b"behind"]
 
 
 @pytest.mark.faults

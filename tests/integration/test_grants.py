@@ -1,5 +1,6 @@
 """Grants that are missing on our own topics and for exactly once: each is named, and what can run without it does."""
 
+import json
 from collections.abc import Callable, Mapping
 from typing import Final
 from urllib.parse import quote
@@ -7,6 +8,8 @@ from urllib.parse import quote
 import pytest
 from confluent_kafka.admin._acl import AclOperation
 
+from mm2py.mirror.checkpoints import Checkpoint, encode_checkpoint
+from mm2py.types import TopicPartition
 from tests.integration.active_active import IDENTITY
 from tests.integration.cluster_changes import (
     delete_topic,
@@ -32,11 +35,22 @@ from tests.integration.mirror_process import (
     run_to_end,
     running,
     until,
+    until_equal,
 )
 from tests.integration.rest_asking import ask, public_url
 from tests.integration.setups import Setup
+from tests.integration.test_checkpoints import OFTEN
 from tests.integration.test_night import Teller
-from tests.integration.traffic import Sent, copied, ends, numbered, write
+from tests.integration.traffic import (
+    Sent,
+    commit,
+    committed,
+    copied,
+    ends,
+    numbered,
+    read,
+    write,
+)
 from tests.kit.kafka.region import KafkaAddress, Region
 
 pytestmark = [pytest.mark.faults, pytest.mark.integration, pytest.mark.timeout(400)]
@@ -92,6 +106,36 @@ def test_an_offset_map_that_may_not_be_kept_is_named_and_kept_once_it_may(
         write(setup.a, topic, [Sent(0, b"behind")])
         until(lambda: sum(ends(guarded, name).values()), 90, "the map to be kept", alive=mirror)
         wait_for_errors(mirror, flow)
+
+
+@pytest.mark.parametrize("what", ["positions", "checkpoints", "copies"])
+def test_a_take_over_from_java_without_a_right_doubles_nothing_and_names_it(
+    setup: Setup, guarded: Region, topic: str, what: str
+) -> None:
+    """What Java's MirrorMaker 2 leaves behind: copies, the last position, a checkpoint; no map."""
+    group = setup.unique("billing")
+    flow = setup.flow(topic, {**OFTEN, **PROMPT, "groups": group}, target=guarded)
+    copy, checkpoints = flow.remote(topic), f"{flow.source_alias}.checkpoints.internal"
+    for name in (copy, checkpoints, flow.offsets_topic):
+        setup.create_topic(guarded, name, 1, config={} if name == copy else COMPACT)
+    write(guarded, copy, numbered(0, 10))
+    source = {"cluster": flow.source_alias, "partition": 0, "topic": topic}
+    key = json.dumps(["MirrorSourceConnector", source], separators=(",", ":")).encode()
+    write(guarded, flow.offsets_topic, [Sent(0, b'{"offset":9}', key)])
+    of_group = Checkpoint(group, TopicPartition(copy, 0), 4, 4, "")
+    key, value = encode_checkpoint(of_group)
+    write(guarded, checkpoints, [Sent(0, value, key)])
+    commit(setup.a, group, topic, {0: 12})
+    write(setup.a, topic, numbered(10, 5))
+    named = {"positions": flow.offsets_topic, "checkpoints": checkpoints, "copies": copy}[what]
+    forbid_reading(guarded, named)
+    with running(flow.file, ready=False) as mirror:
+        mirror.wait_for_log(f"(?i)authoriz.*{named}|{named}.*authoriz")
+        permit_reading(guarded, named)
+        until(lambda: ends(guarded, copy).get(0) == 15, 90, "the copy", alive=mirror)
+        until_equal(lambda: committed(guarded, group, copy), {0: 12}, alive=mirror)
+    values = [it.value for it in read(guarded, copy)[0].records]
+    assert values == [it.value for it in numbered(0, 15)]
 
 
 def test_a_flow_whose_backfill_topic_may_not_be_created_copies_and_names_the_right(

@@ -10,6 +10,7 @@ from tests.integration.connect_process import DISTRIBUTED, mirror_config, rest_o
 from tests.integration.exactly_once import ENABLED
 from tests.integration.flow_questions import SOURCE, Asked, path_of
 from tests.integration.java_connect import JavaConnect
+from tests.integration.ledger_scenes import entries
 from tests.integration.mirror_process import (
     PROMPT,
     SHORT_SESSION,
@@ -374,6 +375,28 @@ def test_a_partition_that_a_router_names_and_that_is_not_there_is_waited_for_and
         wait_covered(mirror, flow, topic)
         until(lambda: not ask.done("GET", path_of(flow))["errors"], 90, held, alive=mirror)
     assert_equal(read(setup.a, topic), read(setup.b, other))
+
+
+@pytest.mark.faults
+def test_own_copies_behind_a_router_that_was_removed_are_not_called_another_programs(
+    setup: Setup,
+) -> None:
+    """A router sent the records of two topics into the copy of one."""
+    prefix = setup.unique("merged")
+    one, two = (setup.topic(f"{prefix}-{it}", 1) for it in ("one", "two"))
+    flow = setup.flow(f"{one},{two}", PROMPT)
+    copy, plain = flow.remote(one), flow.file.read_text("latin-1")
+    alias = {"source": flow.source_alias, "target": flow.target_alias}
+    router = "".join(f"{k.format(**alias)} = {v}\n" for k, v in routed_to(copy).items())
+    for number, (text, end) in enumerate(((plain, 5), (plain + router, 10), (plain, 12)), 1):
+        flow.file.write_text(text, encoding="latin-1")
+        write(setup.a, one, numbered(10 * number, 2 if number > 1 else 5))
+        if text != plain:
+            write(setup.a, two, numbered(20, 3))
+        with running(flow.file, name=f"worker-{number}") as mirror:
+            until_equal(lambda: ends(setup.b, copy), {0: end}, alive=mirror)
+            assert not mirror.lines("another program")
+    assert [it for it in entries(flow) if it.topic in (one, two)] == []
 
 
 @pytest.mark.faults

@@ -3,7 +3,7 @@
 Flow: the map topic on the target -> ``known_maps`` -> ``KnownMap`` of each partition.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, final
 
@@ -133,11 +133,17 @@ def not_copied(
     first: int, end: int, segments: Sequence[tuple[Segment, int]]
 ) -> Iterator[tuple[int, int]]:
     """Yield the parts of a range of source offsets of which ``segments`` have no copies."""
-    for segment, limit in sorted(segments):
-        if segment.mark is Mark.COPIED and segment.source < end and first < limit:
-            if first < segment.source:
-                yield first, segment.source
-            first = limit
+    copied = ((it.source, limit) for it, limit in segments if it.mark is Mark.COPIED)
+    yield from outside(first, end, copied)
+
+
+def outside(first: int, end: int, ranges: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Yield the parts of a range of offsets that are in none of these ``ranges``."""
+    for low, high in sorted(ranges):
+        if low < end and first < high:
+            if first < low:
+                yield first, low
+            first = high
     if first < end:
         yield first, end
 

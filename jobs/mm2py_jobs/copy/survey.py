@@ -19,7 +19,13 @@ from mm2py.config.class_names import SOURCE_NAME
 from mm2py.config.java_regex import PatternList
 from mm2py.errors import Mm2pyError, ProtocolError, UnsupportedVersionError
 from mm2py.mirror.backfills import CopyAgain, SettingChange
-from mm2py.mirror.ledger import IncarnationRecord, decode_ledger_record, ledger_topic
+from mm2py.mirror.ledger import (
+    IncarnationRecord,
+    QuarantinedRanges,
+    UnknownLedgerRecord,
+    decode_ledger_record,
+    ledger_topic,
+)
 from mm2py.mirror.offset_lookup import Beginning, beginning_of
 from mm2py.mirror.offset_map import PartitionMap
 from mm2py.mirror.offset_map_pages import (
@@ -116,6 +122,10 @@ class Known:
     """Where whole maps begin."""
     maps: Mapping[TopicPartition, KnownMap] = field(default_factory=dict[TopicPartition, KnownMap])
     """Whole maps, where they were asked for."""
+    quarantined: Mapping[TopicPartition, Sequence[tuple[int, int]]] = field(
+        default_factory=dict[TopicPartition, Sequence[tuple[int, int]]]
+    )
+    """What failovers have kept in quarantine: first offset and exclusive end."""
 
     def resume(self, partition: TopicPartition) -> int:
         """Return where the copy of a partition continues, -1 where there is none."""
@@ -275,12 +285,13 @@ class CopiesReader:
         self._takes: Mapping[str, RecordHandler] = {
             offsets_topic: self._take_position,
             offset_map_topic(source): self._take_page,
-            ledger_topic(source): self._take_incarnation,
+            ledger_topic(source): self._take_ledger,
         }
         self._readers: dict[str, LogReader] = {}
         self._positions: dict[TopicPartition, int] = {}
         self._pages: dict[TopicPartition, Page] = {}
         self._incarnations: dict[TopicPartition, bytes] = {}
+        self._quarantined = QuarantinedRanges()
         self._epochs: dict[TopicPartition, int] = {}
         self._ids: dict[TopicPartition, bytes] = {}
         self._begins: dict[TopicPartition, Beginning] = {}
@@ -310,6 +321,7 @@ class CopiesReader:
             dict(self._ids),
             dict(self._begins),
             {tp: it for tp, it in (self._maps or {}).items() if it.pages},
+            dict(self._quarantined.ranges),
         )
 
     async def close(self) -> None:
@@ -344,10 +356,13 @@ class CopiesReader:
         if topic_id != NO_TOPIC_ID:
             self._ids[partition] = topic_id
 
-    def _take_incarnation(self, _partition: int, record: Record) -> None:
+    def _take_ledger(self, _partition: int, record: Record) -> None:
         value = None if record.value is None else bytes(record.value)
         decoded = decode_ledger_record(record.key, value)
-        if isinstance(decoded, IncarnationRecord) and decoded.flow == str(self._flow):
+        if isinstance(decoded, UnknownLedgerRecord) or decoded.flow != str(self._flow):
+            return
+        self._quarantined.take(decoded)
+        if isinstance(decoded, IncarnationRecord):
             self._incarnations[decoded.partition] = decoded.topic_id
 
     def _take_page(self, _partition: int, record: Record) -> None:
@@ -739,7 +754,8 @@ def why_passed(partition: TopicPartition, passed: Passed) -> str:
     """Return a note of source offsets before a position that a job does not copy."""
     return (
         f"{partition}: offsets {passed.first} to {passed.end - 1} were passed (the position was "
-        "set, or another program copied them): those without a copy are not copied now"
+        "set, a failover kept them in quarantine, or another program copied them): those without a "
+        "copy are not copied now"
     )
 
 

@@ -17,22 +17,13 @@ from mm2py.client.permit import UNLIMITED
 from mm2py.clock import Clock
 from mm2py.config.class_names import SOURCE_NAME
 from mm2py.config.definitions import parse_config
-from mm2py.errors import (
-    ConnectionFailedError,
-    RequestTimedOutError,
-    RetriableServerError,
-)
+from mm2py.errors import ConnectionFailedError, RequestTimedOutError, RetriableServerError
 from mm2py.mirror.failovers import Failover, failover_driver_id, failover_topic
 from mm2py.mirror.filters import TopicSelection
 from mm2py.mirror.policies import naming, policy_from_config
-from mm2py.mirror.producer_ids import (
-    ProducerOrigins,
-    Suppression,
-    suppression_of,
-)
+from mm2py.mirror.producer_ids import ProducerOrigins, Suppression, suppression_of
 from mm2py.mirror.two_clusters import ClusterEnd, refuse_one_cluster
 from mm2py.protocol.error_codes import NETWORK_EXCEPTION
-from mm2py.storage.privileged_writer import KafkaPrivilegedWriter
 from mm2py.types import FlowName, TopicPartition
 from mm2py_connectors.mirror_source_config import MirrorSourceConfig
 from mm2py_jobs.copy.survey import CopiesReader, Known
@@ -102,7 +93,7 @@ class FailoverClusters:
         # none.
         self._store_tables = self._tables(self.target, plan), self._tables(self._source, back)
         self._read_config()
-        self.store = self._store(self.target, self._store_tables[0], plan, drives=True)
+        self.store = self._store(self._store_tables[0], plan, drives=True)
         self._source_store: FailoverStore | None = None
         self._copies = CopiesReader(
             Admin(self.target),
@@ -200,9 +191,9 @@ class FailoverClusters:
     async def source_store(self) -> FailoverStore:
         """Return the failover topic of the source: the fence on it, and the newest failover of the
         flow back."""
-        async with self.source() as cluster:
+        async with self.source():
             if self._source_store is None:
-                store = self._store(cluster, self._store_tables[1], self.back, drives=False)
+                store = self._store(self._store_tables[1], self.back, drives=False)
                 await store.start()
                 self._source_store = store
             await self._source_store.refresh()
@@ -293,24 +284,13 @@ class FailoverClusters:
         producer = store_producer(plan.props, plan.name)
         return FlowTables(cluster, producer, permit=UNLIMITED, clock=self.clock)
 
-    def _store(
-        self, cluster: Cluster, tables: FlowTables, plan: FlowPlan, *, drives: bool
-    ) -> FailoverStore:
+    def _store(self, tables: FlowTables, plan: FlowPlan, *, drives: bool) -> FailoverStore:
         topic = failover_topic(plan.name.source)
         factor = plan.worker.offset_storage_replication_factor
         table = tables.own_table(
             topic, "compact", factor, follow=drives, transactional=True, ordered=True
         )
-        if not drives:
-            return FailoverStore(table)
-        writer = KafkaPrivilegedWriter(
-            cluster,
-            store_producer(plan.props, plan.name),
-            failover_driver_id(str(plan.name)),
-            TopicPartition(topic, 0),
-            permit=UNLIMITED,
-            clock=self.clock,
-        )
+        writer = tables.writer(failover_driver_id(str(plan.name)), topic) if drives else None
         return FailoverStore(table, writer)
 
 

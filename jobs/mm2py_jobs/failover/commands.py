@@ -20,13 +20,7 @@ import typer
 from mm2py.errors import UsageError
 from mm2py.mirror.failovers import MOST_LOSS, Failover, FailoverKind, OpenTransaction, Step
 from mm2py.observability.logging import some_of
-from mm2py_cli.output import (
-    OK,
-    UNHEALTHY,
-    Column,
-    Printer,
-    say,
-)
+from mm2py_cli.output import OK, UNHEALTHY, Column, Printer, say
 from mm2py_cli.rest_access import Access
 from mm2py_jobs.failover.plan import (
     DRAIN_S,
@@ -125,24 +119,21 @@ class OlderOptions(RunOptions):
 
 
 def _older(kind: FailoverKind) -> Callable[..., int]:
+    verbs = failover_verbs(kind)
+
     def command(options: OlderOptions, printer: Printer) -> int:
         chosen = options.plan + options.execute + options.status + options.cancel
         if chosen != 1:
             raise UsageError("choose one of --plan, --execute, --status and --cancel")
         if options.timed and not options.plan:
             raise UsageError("--timed goes with --plan")
-        request = options.request(kind)
-
-        async def run(job: FailoverCommands) -> int:
-            if options.status:
-                return await _status(job, f"{kind} of {options.flow}", printer)
-            if options.cancel:
-                return await _cancel(job, printer, dry_run=options.dry_run)
-            if options.plan or options.dry_run:
-                return await _plan(job, request, printer, timed=options.timed)
-            return await _execute(job, request, printer)
-
-        return _run(run, options, kind)
+        if options.status:
+            return verbs["status"](options, printer)
+        if options.cancel:
+            return verbs["cancel"](options, dry_run=options.dry_run, printer=printer)
+        if options.plan or options.dry_run:
+            return verbs["plan"](options, timed=options.timed, printer=printer)
+        return verbs["run"](options, printer)
 
     command.__doc__ = _TEXTS[kind]
     return command
@@ -224,7 +215,8 @@ def drill(
     """Write a report of ``failover --plan --timed``: what would refuse a failover, and how long
     clients would wait. Read-only.
 
-    Ends with 3 if a failover would be refused, or if a producer is active that no ACL would block.
+    Ends with 3 where ``failover --plan`` does, or if a transaction stays open or a producer is
+    active that no ACL would block.
     """
     import asyncio
 
@@ -233,9 +225,10 @@ def drill(
         text = json.dumps(asdict(timed), indent=2) + "\n"
         await asyncio.to_thread(report.write_text, text, "utf-8")
         print_times(printer, timed)
+        for text in timed.reasons:
+            say(f"not ready: {text}")
         for text in timed.plan.problems:
-            if text not in timed.reasons:
-                say(text)
+            say(text)
         say(f"report: {report}")
         return OK if timed.ready else UNHEALTHY
 
@@ -309,14 +302,16 @@ async def _plan(
 ) -> int:
     times = await _timed(job, request, printer) if timed else None
     plan = await job.plan() if times is None else times.plan
-    refusals = plan.refusals(request, await job.newest())
+    begun = await job.newest()
+    refusals = plan.refusals(request, begun)
+    reasons = plan.not_ready(request, begun) if times is None else times.reasons
     if times is None or printer.is_table:
         print_plan(printer, plan, request.accept_loss)
     if times is not None:
         print_times(printer, times)
-    for text in refusals:
-        say(f"would be refused: {text}")
-    return UNHEALTHY if refusals or (times is not None and not times.ready) else OK
+    for text in reasons:
+        say(f"{'would be refused' if text in refusals else 'not ready'}: {text}")
+    return UNHEALTHY if reasons else OK
 
 
 async def _timed(job: FailoverCommands, request: FailoverRequest, printer: Printer) -> TimedPlan:
@@ -501,7 +496,7 @@ def _transactions(transactions: Sequence[OpenTransaction]) -> Iterator[tuple[str
 
 
 def print_times(printer: Printer, timed: TimedPlan) -> None:
-    """Print the times of a plan's steps, and what would refuse them."""
+    """Print the times of a plan's steps."""
     if not printer.is_table:
         printer.document(asdict(timed))
         return
@@ -512,8 +507,6 @@ def print_times(printer: Printer, timed: TimedPlan) -> None:
             ("CLIENTS WAIT", f"about {timed.gap_ms / 1000:.1f} s"),
         ]
     )
-    for reason in timed.reasons:
-        say(f"not ready: {reason}")
 
 
 def print_failover(printer: Printer, failover: Failover) -> None:

@@ -227,12 +227,6 @@ async def stop_without_workers(target: Cluster, plan: FlowPlan, clock: Clock) ->
         await tables.close()
 
 
-async def is_stopped_on_record(target: Cluster, plan: FlowPlan, clock: Clock) -> bool:
-    """Return whether the recorded target state of the flow's source connector is STOPPED; raises as
-    ``stop_record``."""
-    return await stop_record(target, plan, clock) >= 0
-
-
 async def stop_record(target: Cluster, plan: FlowPlan, clock: Clock) -> int:
     """Return the offset of the record that the flow's source connector is STOPPED by, -1 where it
     is not; read-only.

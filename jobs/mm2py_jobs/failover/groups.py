@@ -42,12 +42,7 @@ from mm2py.mirror.checkpoints import Checkpoint, read_checkpoints
 from mm2py.mirror.failovers import Failover, GroupMove
 from mm2py.mirror.filters import TopicSelection, group_filter_from_config
 from mm2py.mirror.flow_state import enabled
-from mm2py.mirror.offset_lookup import (
-    PartitionIndex,
-    Place,
-    beside_own_records,
-    is_past_unread,
-)
+from mm2py.mirror.offset_lookup import PartitionIndex, Place, beside_own_records, is_past_unread
 from mm2py.mirror.offset_map_reader import OffsetMapReader
 from mm2py.mirror.shared_copies import shared_reason
 from mm2py.observability.logging import some_of

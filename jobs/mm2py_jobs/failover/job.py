@@ -19,13 +19,8 @@ from mm2py.observability.logging import SecretMask
 from mm2py.types import FlowName
 from mm2py_jobs.failover.clusters import FailoverClusters, ends_first
 from mm2py_jobs.failover.driver import FailoverDriver, SourceAwayError
-from mm2py_jobs.failover.flows import RestFlows, is_stopped_on_record
-from mm2py_jobs.failover.plan import (
-    FailoverPlan,
-    FailoverRefusedError,
-    FailoverRequest,
-    TimedPlan,
-)
+from mm2py_jobs.failover.flows import RestFlows, stop_record
+from mm2py_jobs.failover.plan import FailoverPlan, FailoverRefusedError, FailoverRequest, TimedPlan
 from mm2py_jobs.failover.steps import FailoverSides
 from mm2py_jobs.failover.survey import plan_failover, time_plan
 from mm2py_jobs.open_flow import flow_plan
@@ -163,21 +158,18 @@ class FailoverJob:
     async def _standing(self, plan: FailoverPlan) -> str:
         """Return why clients cannot be moved from where they are, by the newest record of each
         direction; empty if they can."""
-        there = self.clusters.name
-        mine = self.clusters.store.failover
+        clusters, there = self.clusters, self.clusters.name
+        mine = clusters.store.failover
         moved = mine is not None and mine.step is Step.DONE and mine.switched_ms
         already = f"clients of {there} are on {there.target} already"
         if not plan.source_reachable:
             # A return is recorded on the source; the flow would not be stopped then.
-            stopped = moved and await is_stopped_on_record(
-                self.clusters.target, self.clusters.plan, self.clusters.clock
-            )
+            at = await stop_record(clusters.target, clusters.plan, clusters.clock) if moved else -1
             returned = (
                 f", unless they have returned: mm2py flow resume {there.source}/{there.target} then"
             )
-            return already + returned if stopped else ""
-        back = self.clusters.back.name
-        store = await self.clusters.seen_source_store()
+            return already + returned if at >= 0 else ""
+        back, store = clusters.back.name, await clusters.seen_source_store()
         other = None if store is None else store.failover
         if first := ends_first(back, other):
             return first

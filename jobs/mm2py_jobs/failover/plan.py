@@ -132,11 +132,12 @@ class FailoverPlan:
     which a failover copies before clients move; it is lost only with the source itself, 0 if that
     does not answer. ``transactions``: all open ones in the flow's topics, except mirrors'; they
     hang by ``source_ms``, which is the time of the source's controller where they do by the
-    driver's clock. ``state``: of the flow, empty if no worker of it answers. ``standing``: why the
-    clients cannot be moved from where they are, else empty. ``jobs``: Spark jobs that have to end
-    first, and how to end them. ``fence_rules``: number of ACLs to create; ``fence_note``: writers
-    that no ACL blocks. ``writers`` is null if the brokers do not disclose producers.
-    ``unreached``: why the worker that is asked could not change a flow.
+    driver's clock. ``state``: of the flow, empty if no worker of it answers. ``resting``: what
+    copies nothing until it is resumed. ``unplaced``: groups that would not continue where they are.
+    ``standing``: why the clients cannot be moved from where they are, else empty. ``jobs``: Spark
+    jobs that have to end first, and how to end them. ``fence_rules``: number of ACLs to create;
+    ``fence_note``: writers that no ACL blocks. ``writers`` is null if the brokers do not disclose
+    producers. ``unreached``: why the worker that is asked could not change a flow.
     """
 
     flow: str
@@ -151,6 +152,8 @@ class FailoverPlan:
     quarantine: tuple[str, ...]
     unfinished: str
     problems: tuple[str, ...]
+    resting: tuple[str, ...] = ()
+    unplaced: tuple[str, ...] = ()
     standing: str = ""
     jobs: tuple[str, ...] = ()
     unreached: tuple[str, ...] = ()
@@ -174,6 +177,8 @@ class FailoverPlan:
         if self.standing:
             return
         yield from self.problems
+        if accept_loss >= 0 or not self.source_reachable:  # else they refuse it
+            yield from self.resting
         if accept_loss > self.would_lose:
             yield (
                 f"--accept-loss {accept_loss} is more than the {self.would_lose} offsets that "
@@ -204,6 +209,9 @@ class FailoverPlan:
                 f"{self.would_lose} offsets would not be copied, as far as they are known: see "
                 f"--plan; --accept-loss {self.would_lose} accepts that"
             )
+        # Without lag nothing is lost yet, but whatever is written until the fence would be.
+        if self.source_reachable and accept_loss < 0:
+            refusals += self.resting
         if not self.state and not unplanned:
             refusals.append(
                 "no worker of the flow answers: give its address with --url or MM2PY_URL"
@@ -212,6 +220,15 @@ class FailoverPlan:
         if not unplanned:
             refusals += self.unreached
         return tuple(refusals)
+
+    def not_ready(self, request: FailoverRequest, begun: Failover | None = None) -> tuple[str, ...]:
+        """Return the refusals, and what else keeps clients from moving as they should: an
+        unfinished failover, copies that are missing, groups without their place."""
+        reasons = self.refusals(request, begun)
+        if self.standing in reasons:
+            return reasons
+        gaps = (f"{topic.topic}: {text}" for topic in self.topics for text in topic.gaps)
+        return (*reasons, *filter(None, [self.unfinished]), *gaps, *self.unplaced)
 
 
 @final
@@ -247,7 +264,8 @@ class TimedPlan:
 class FailoverView:
     """The newest failover of a flow, null if there was none.
 
-    ``driven_here``: this worker drives it; ``plan`` and ``refused`` are of a dry run.
+    ``driven_here``: this worker drives it; ``plan``, ``refused``, and ``reasons`` why it is not
+    ready, which contain the refusals, are of a dry run.
     """
 
     flow: str
@@ -255,6 +273,7 @@ class FailoverView:
     failover: Failover | None
     plan: FailoverPlan | None = None
     refused: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()
 
 
 class FailoverCommands(Protocol):

@@ -18,14 +18,21 @@ from mm2py.client.connect.cluster import Cluster
 from mm2py.client.permit import UNLIMITED
 from mm2py.client.send.record_writer import RecordWriter
 from mm2py.errors import ServerError
+from mm2py.flows.flow_ledger import read_ledger
 from mm2py.mirror.failovers import Tail, quarantine_topic
-from mm2py.mirror.ledger import LedgerRecord, encode_ledger_record, ledger_topic, topic_id_text
+from mm2py.mirror.ledger import (
+    IncarnationRecord,
+    LedgerRecord,
+    encode_ledger_record,
+    ledger_topic,
+    topic_id_text,
+)
 from mm2py.protocol.abort_filter import ABORT, marker_type
 from mm2py.protocol.error_codes import TOPIC_ALREADY_EXISTS
 from mm2py.protocol.records import NewRecord, Record, decode_batch
 from mm2py.protocol.topics import NO_TOPIC_ID, NewTopic
-from mm2py.storage.table import Entry
 from mm2py.types import TopicPartition
+from mm2py_jobs.copy.known_maps import outside
 from mm2py_jobs.failover.clusters import FailoverClusters
 from mm2py_jobs.log.log_batches import LogBatch
 from mm2py_jobs.log.log_ends import log_ends
@@ -88,8 +95,8 @@ async def _keep(clusters: FailoverClusters, writer: RecordWriter, tail: Tail) ->
     if first < begin:
         tail = replace(tail, gone=(*tail.gone, (first, begin)))
         why = "deleted on the source before a failover kept it in quarantine"
-        lost = ledger_entry(clusters, EventKind.RETENTION, tail.tp, first, begin, why)
-        await post_to_ledger(clusters, [lost])
+        gone = loss(clusters, EventKind.RETENTION, tail.tp, (first, begin), why)
+        await post_to_ledger(clusters, [gone])
     async with aclosing(_missing(clusters, tail, begin, log.end)) as parts:
         async for part in parts:
             await writer.write(kept_in, part)
@@ -97,36 +104,52 @@ async def _keep(clusters: FailoverClusters, writer: RecordWriter, tail: Tail) ->
     return replace(tail, records=records)
 
 
-def ledger_entry(
+async def record_quarantined(clusters: FailoverClusters, tails: Sequence[Tail]) -> None:
+    """Record in the ledger, once, what was kept: a flow that continues after it would call it
+    skipped."""
+    known = (await read_ledger(clusters.target, clusters.name)).quarantined.ranges
+    why = "not copied before a failover, which was accepted"
+    events = [
+        loss(clusters, EventKind.QUARANTINED, it.tp, new, why)
+        for it in tails
+        for new in outside(it.start, it.end, [*it.gone, *known.get(it.tp, ())])
+    ]
+    await post_to_ledger(clusters, events)
+
+
+def loss(
     clusters: FailoverClusters,
     kind: EventKind,
     tp: TopicPartition,
-    first: int,
-    end: int,
+    offsets: tuple[int, int],
     cause: str,
     *,
     back: bool = False,
-) -> Entry:
-    """Return an event for the ledger of the flow, or of the flow back; ``end`` is exclusive."""
+) -> LedgerRecord:
+    """Return an event for the ledger of the flow, or of the flow back; the end of ``offsets`` is
+    exclusive."""
     event = LossEvent(
         kind=kind,
         partition=tp,
-        first_offset=first,
-        last_offset=end - 1,
+        first_offset=offsets[0],
+        last_offset=offsets[1] - 1,
         policy="",
         cause=cause,
         task="failover",
     )
     flow = clusters.back.name if back else clusters.name
-    return encode_ledger_record(
-        LedgerRecord(event=event, flow=str(flow), time_ms=clusters.clock.now_ms())
-    )
+    return LedgerRecord(event=event, flow=str(flow), time_ms=clusters.clock.now_ms())
 
 
 async def post_to_ledger(
-    clusters: FailoverClusters, entries: Sequence[Entry], *, back: bool = False
+    clusters: FailoverClusters,
+    records: Sequence[LedgerRecord | IncarnationRecord],
+    *,
+    back: bool = False,
 ) -> None:
     """Append records to the ledger of the flow, or of the flow back."""
+    if not records:
+        return
     tables, plan = (
         (clusters.source_tables, clusters.back) if back else (clusters.target_tables, clusters.plan)
     )
@@ -134,7 +157,7 @@ async def post_to_ledger(
     table = tables.own_table(ledger_topic(plan.name.source), "delete", factor, follow=False)
     await table.start(lambda _partition, _record: None)
     try:
-        await table.post(entries)
+        await table.post([encode_ledger_record(it) for it in records])
     finally:
         await table.stop()
 

@@ -221,8 +221,12 @@ class FailoverService:
     async def plan(self, flow: FlowName, request: FailoverRequest) -> FailoverView:
         async with self._reads, self._opened(flow, request.kind) as commands:
             plan, newest = await commands.plan(), await commands.newest()
-        refused = plan.refusals(request, newest)
-        return replace(self._view(flow, request.kind, newest), plan=plan, refused=refused)
+        return replace(
+            self._view(flow, request.kind, newest),
+            plan=plan,
+            refused=plan.refusals(request, newest),
+            reasons=plan.not_ready(request, newest),
+        )
 
     async def drill(self, flow: FlowName, kind: FailoverKind) -> TimedPlan:
         """Return what would be done, each step's questions timed; changes nothing."""

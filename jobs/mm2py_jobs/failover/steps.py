@@ -36,7 +36,7 @@ from mm2py.mirror.failovers import (
     Tail,
     failover_topic,
 )
-from mm2py.mirror.ledger import SET_PAST, IncarnationRecord, encode_incarnation
+from mm2py.mirror.ledger import SET_PAST, IncarnationRecord
 from mm2py.mirror.offset_map import PartitionMap
 from mm2py.mirror.offset_map_pages import Page
 from mm2py.observability.logging import some_of
@@ -53,7 +53,12 @@ from mm2py_jobs.failover.fences import FencePlan, fence_of, principal_of, rules_
 from mm2py_jobs.failover.flows import FlowAnswer, RestFlows, stop_record, stop_without_workers
 from mm2py_jobs.failover.groups import move_groups
 from mm2py_jobs.failover.own_records import OwnRecords, own_records
-from mm2py_jobs.failover.quarantine import ledger_entry, post_to_ledger, quarantine
+from mm2py_jobs.failover.quarantine import (
+    loss,
+    post_to_ledger,
+    quarantine,
+    record_quarantined,
+)
 from mm2py_jobs.log.log_ends import LogEnds, log_ends
 from mm2py_jobs.log.mirror_producers import producer_of
 from mm2py_jobs.log.open_transactions import first_stamps
@@ -372,6 +377,8 @@ class FailoverSides:
         if positions:
             await store_positions(clusters.target_tables, clusters.plan, positions)
             await self._begin_incarnations(positions)
+        # After the incarnations, which begin offsets anew; after a crash the step is repeated.
+        await record_quarantined(clusters, tails)
 
     async def _begin_incarnations(self, partitions: Collection[TopicPartition]) -> None:
         """Assign stored positions and maps to the current incarnation of the source's topics, or
@@ -411,9 +418,7 @@ class FailoverSides:
             for tp in partitions
             if is_another_topic(copies.incarnations.get(tp, NO_TOPIC_ID), ids[tp.topic])
         ]
-        if not records:
-            return
-        await post_to_ledger(clusters, [encode_incarnation(record) for record in records])
+        await post_to_ledger(clusters, records)
 
     async def own_records(
         self, ends_there: Sequence[LogPlace]
@@ -432,17 +437,16 @@ class FailoverSides:
         and no program copied, is in their ledgers then."""
         clusters, own = self._clusters, await self.own_records(ends_there)
         passed = [
-            ledger_entry(clusters, EventKind.SKIPPED, it.source, first, end, SET_PAST)
+            loss(clusters, EventKind.SKIPPED, it.source, offsets, SET_PAST)
             for it in own.values()
-            for first, end in it.skipped
+            for offsets in it.skipped
         ]
         left_out = [
-            ledger_entry(clusters, EventKind.SKIPPED, copy, first, end, LEFT_OUT + why, back=True)
+            loss(clusters, EventKind.SKIPPED, copy, (first, end), LEFT_OUT + why, back=True)
             for copy, it in own.items()
             for first, end, why in it.unclear
         ]
-        if passed:
-            await post_to_ledger(clusters, passed)
+        await post_to_ledger(clusters, passed)
         if left_out and begins_anew(await self._control.now(self._back)):
             async with clusters.source():
                 await post_to_ledger(clusters, left_out, back=True)

@@ -7,7 +7,7 @@ know of it. ``time_plan`` asks the questions of each step besides -> ``TimedPlan
 """
 
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar, final
@@ -37,7 +37,7 @@ from mm2py.protocol.topics import is_another_topic
 from mm2py.types import LATEST, FlowName, TopicPartition
 from mm2py_connectors.acl_sync import remote_acls
 from mm2py_connectors.config_sync import config_operations
-from mm2py_jobs.copy.known_maps import KnownMap, known_maps, lost_copies, not_copied
+from mm2py_jobs.copy.known_maps import KnownMap, known_maps, lost_copies, not_copied, outside
 from mm2py_jobs.copy.survey import Known
 from mm2py_jobs.copy_limits import limits_of
 from mm2py_jobs.failover.clusters import FailoverClusters
@@ -68,9 +68,6 @@ RECENT_MS: Final = 10 * 60_000
 
 _SHOWN: Final = 3
 
-STAYS: Final = "what is not copied stays behind"
-"""Words of problems of a flow that does not copy, or not all."""
-
 
 @dataclass(slots=True)
 class _Problems:
@@ -82,21 +79,21 @@ class _Problems:
         (self.gaps if is_gap else self.by_topic).setdefault(topic, []).append(text)
 
     @contextmanager
-    def noting(self, what: str) -> Generator[None]:
-        """Note what a cluster does not permit to read."""
+    def noting(self, what: str, texts: list[str] | None = None) -> Generator[None]:
+        """Note what a cluster does not permit to read, in ``texts`` or as a problem of the flow."""
         try:
             yield
         except (ServerError, PartitionError, ProtocolError) as error:
             if isinstance(error, RetriableError):
                 raise
-            self.of_flow.append(f"{what}: {error}")
+            (self.of_flow if texts is None else texts).append(f"{what}: {error}")
 
 
 async def plan_failover(
     clusters: FailoverClusters, sides: FailoverSides, control: RestFlows, kind: FailoverKind
 ) -> FailoverPlan:
     """Return the plan; ``RetriableError``: the target does not answer."""
-    problems, source_ms = _Problems(), clusters.clock.now_ms()
+    problems, source_ms, unplaced = _Problems(), clusters.clock.now_ms(), list[str]()
     now, back = await _flows(clusters.name, control, problems)
     if clusters.config.get("transforms"):
         problems.of_flow.append(
@@ -116,6 +113,8 @@ async def plan_failover(
         topics = _SurveyedSource(clusters, problems, opened, stuck, source_ms, own)
         rows, awaited = await topics.topics(progress, now), topics.awaited
         groups = await _groups(clusters, problems)
+        with problems.noting("groups cannot be placed", unplaced):
+            unplaced += await _unplaced(clusters)
         writers = await _writers(clusters, problems)
         await _check_flow_back(clusters, problems, kind)
         await check_way_back(clusters, problems.of_flow, kind)
@@ -148,6 +147,8 @@ async def plan_failover(
             quarantine_topic(clusters.name.source, row.topic) for row in rows if row.would_lose
         ),
         unfinished=_unfinished(clusters),
+        resting=() if now is None else tuple(not_copying(clusters.name, now)),
+        unplaced=tuple(unplaced),
         jobs=(job,) if job else (),
         unreached=unreached,
         problems=tuple(problems.of_flow),
@@ -201,7 +202,6 @@ async def _flows(
             f"the worker does not know flow {name}: cannot tell what is being copied"
         )
     else:
-        problems.of_flow += not_copying(name, now)
         # A held partition drains only after its cause is removed.
         problems.of_flow += [f"flow {name}: {text}" for text in now.errors[:_SHOWN]]
     return now, back
@@ -209,14 +209,14 @@ async def _flows(
 
 def not_copying(name: FlowName, now: FlowAnswer) -> list[str]:
     """Return what of a flow does not copy, or rests, also while there is nothing to copy."""
-    texts: list[str] = []
+    texts, stays = list[str](), "what is not copied stays behind"
     if not now.copies or now.is_broken:
         state = now.state if now.enabled else "not there"
         if now.source_rests:
             state = f"{state}, its {SOURCE_NAME} is paused or stopped"
-        texts.append(f"flow {name} is {state}: {STAYS}")
+        texts.append(f"flow {name} is {state}: {stays}")
     if now.paused:
-        texts.append(f"{some_of(now.paused, _SHOWN)} of flow {name} is paused: {STAYS}")
+        texts.append(f"{some_of(now.paused, _SHOWN)} of flow {name} is paused: {stays}")
     return texts
 
 
@@ -468,9 +468,17 @@ class _SurveyedSource:
                         max(it.first, logs[tp].start), min(it.end, logs[tp].end), came_back
                     )
                 ]
+                kept, before = known.quarantined.get(tp, ()), _offsets(ranges)
+                ranges = [left for it in ranges for left in outside(*it, kept)]
+                if in_quarantine := before - _offsets(ranges):
+                    self._problems.note(
+                        tp.topic,
+                        f"{in_quarantine} offsets of partition {tp.partition} were not copied "
+                        "before a failover, which was accepted: their records are in "
+                        f"{quarantine_topic(clusters.name.source, tp.topic)}",
+                    )
                 if await has_records(source, tp, ranges, looping):
-                    offsets = sum(end - first for first, end in ranges)
-                    self._note_passed(tp, offsets, is_sure=all(passed.values()))
+                    self._note_passed(tp, _offsets(ranges), is_sure=all(passed.values()))
 
     def _note_passed(self, tp: TopicPartition, offsets: int, *, is_sure: bool) -> None:
         name = self._clusters.name
@@ -532,6 +540,10 @@ class _SurveyedSource:
             )
 
 
+def _offsets(ranges: Iterable[tuple[int, int]]) -> int:
+    return sum(end - first for first, end in ranges)
+
+
 def stays_behind(
     tail: Tail, now: FlowAnswer | None, stuck: Mapping[TopicPartition, str] | None, *, waits: bool
 ) -> bool:
@@ -571,6 +583,16 @@ async def _groups(clusters: FailoverClusters, problems: _Problems) -> list[Group
             type=view.type,
         )
         for view in views
+    ]
+
+
+async def _unplaced(clusters: FailoverClusters) -> list[str]:
+    """Return which groups would read again, or skip records, and where."""
+    return [
+        f"group {move.group}: {text}"
+        for move in await move_groups(clusters, source_there=True, writes=False)
+        for text in move.left
+        if NO_PLACE in text or AHEAD in text
     ]
 
 
@@ -629,10 +651,7 @@ async def time_plan(
             f"{len(it.topics)} topics, {len(it.groups)} groups, {len(it.writers or ())} writers"
         ),
     )
-    reasons = [*plan.refusals(request)]
-    if plan.unfinished:  # none would begin
-        reasons.append(plan.unfinished)
-    reasons += [f"{topic.topic}: {text}" for topic in plan.topics for text in topic.gaps]
+    reasons = [*plan.not_ready(request, clusters.store.failover)]
     gap_ms = 0
     if plan.source_reachable:
         await timed("FENCE", sides.fence_plan(), lambda it: f"{len(it.rules)} rules. {it.note}")
@@ -643,7 +662,7 @@ async def time_plan(
                 f"{it.missing} offsets behind, {len(it.held)} partitions with open transactions"
             ),
         )
-        moves = await timed(
+        await timed(
             "GROUPS",
             move_groups(clusters, source_there=True, writes=False),
             lambda it: f"{len(it)} groups, {sum(bool(move.left) for move in it)} with a remark",
@@ -664,19 +683,11 @@ async def time_plan(
             lambda it: f"the flow back would begin at {len(it)} places",
         )
         reasons += [
-            f"group {move.group}: {text}"
-            for move in moves
-            for text in move.left
-            if NO_PLACE in text or AHEAD in text
-        ]
-        reasons += [
             str(transaction)
             for transaction in await sides.open_transactions(last.held)
             if first.held.get(TopicPartition(transaction.topic, transaction.partition))
             == transaction.offset
         ]
-        # Without lag it loses nothing now, but whatever is written until the fence.
-        reasons += [text for text in plan.problems if STAYS in text and not plan.standing]
         if last.ends != first.ends and not plan.fence_rules:
             reasons.append(
                 f"a producer is active on the source that no ACL would block: {plan.fence_note}"

@@ -17,12 +17,14 @@ from typing import Final, NamedTuple, Self, cast, final
 
 from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
+from mm2py.flows.flow_ledger import read_ledger
+from mm2py.mirror.failovers import quarantine_topic
 from mm2py.mirror.offset_lookup import beginning_of
 from mm2py.mirror.offset_map_pages import Mark, Page, Segment
 from mm2py.protocol.configs import ConfigEntry
 from mm2py.protocol.topics import is_another_topic
 from mm2py.types import TopicPartition
-from mm2py_jobs.copy.known_maps import KnownMap, known_maps, not_copied
+from mm2py_jobs.copy.known_maps import KnownMap, known_maps, not_copied, outside
 from mm2py_jobs.flow_sides import FlowSides
 from mm2py_jobs.log.log_ends import LogEnds, log_ends
 from mm2py_jobs.verify.log_entries import OffsetRange
@@ -138,6 +140,21 @@ class VerifyPartition:
         left = ", ".join(f"{first} to {end}" for first, end in self.unvouched)
         notes = (f"source offsets {left} are left out (--from map)",) if left else ()
         return replace(self, unvouched=(), notes=(*self.notes, *notes))
+
+    def without_quarantined(
+        self, kept: Sequence[tuple[int, int]], kept_in: str
+    ) -> "VerifyPartition":
+        """Return it with a note of what failovers have kept in place of copying it, of what no map
+        vouches for: that has no copies."""
+        left = tuple(OffsetRange(*it) for whole in self.unvouched for it in outside(*whole, kept))
+        accepted = [it for whole in self.unvouched for it in outside(*whole, left)]
+        if not accepted:
+            return self
+        note = (
+            f"source offsets {', '.join(f'{first} to {end}' for first, end in accepted)} were not "
+            f"copied before a failover, which was accepted: their records are in {kept_in}"
+        )
+        return replace(self, unvouched=left, notes=(*self.notes, note))
 
     def expected(self, source_offset: int) -> int:
         """Return where the map has a source offset; -1 unknown."""
@@ -305,6 +322,7 @@ async def plan_verify(flow: FlowSides, source: Cluster, target: Cluster) -> Veri
     target_configs = await Admin(target).describe_topic_configs(
         {pair.topic for pair in pairs.values()}
     )
+    quarantined = (await read_ledger(target, flow.flow)).quarantined.ranges
     partitions: list[VerifyPartition] = []
     for tp, copy_tp in pairs.items():
         known = maps.get(tp)
@@ -322,6 +340,8 @@ async def plan_verify(flow: FlowSides, source: Cluster, target: Cluster) -> Veri
             source_cleanup=_cleanup(source_configs.get(tp.topic, ())),
             target_cleanup=_cleanup(target_configs.get(copy_tp.topic, ())),
         )
+        kept_in = quarantine_topic(flow.flow.source, tp.topic)
+        planned = planned.without_quarantined(quarantined.get(tp, ()), kept_in)
         if flow.keeps_offsets:
             planned = planned.keeping_offsets()
         partitions.append(replace(planned, topic_id=ids[0].hex(), target_id=ids[1].hex()))

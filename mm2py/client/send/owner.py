@@ -43,9 +43,10 @@ class LaneOwner(Protocol):
         ...
 
     async def name_writer(
-        self, target: TopicPartition, producer_id: int, first: int, last: int
+        self, target: TopicPartition, producer_id: int, first: int, last: int, *, may_be_own: bool
     ) -> None:
-        """Report another writer of target offsets, unless it is a mirror."""
+        """Report another writer of target offsets, unless it is a mirror; one that ``may_be_own``
+        only where mirrors are known."""
         ...
 
     def allowed(self) -> bool:

@@ -243,7 +243,11 @@ class LaneResume:
         others = {} if self.identical is Identical.OFF else tail.others
         for producer_id, (first, last) in others.items():
             if producer_id != kept:  # else copies of what the source has no more
-                await self._owner.name_writer(lane.target, producer_id, first, last)
+                # Without a stored id (a router took part, or transactions) copies are among them.
+                ours = kept == NO_PRODUCER_ID
+                await self._owner.name_writer(
+                    lane.target, producer_id, first, last, may_be_own=ours
+                )
         continued = self._continued(lane).producer_id
         writer = tail.writers.get(continued)  # none is without an id
         if writer is None:

@@ -596,8 +596,10 @@ class Sender:
         self._on_failed(source, lane.target, error)
 
     async def name_writer(
-        self, target: TopicPartition, producer_id: int, first: int, last: int
+        self, target: TopicPartition, producer_id: int, first: int, last: int, *, may_be_own: bool
     ) -> None:
+        if may_be_own and self._mirror_ids is None:
+            return
         if await self._is_mirror(producer_id):
             self._foreign[target] = self._clock.monotonic() + FOREIGN_LOOK_S
             return
@@ -648,7 +650,7 @@ class Sender:
         except Mm2pyError as error:
             producer_id, name = NO_PRODUCER_ID, f"(its batch cannot be read: {error})"
         if not required:
-            await self.name_writer(lane.target, producer_id, first, end - 1)
+            await self.name_writer(lane.target, producer_id, first, end - 1, may_be_own=False)
         elif lane.state is not LaneState.FAILED:
             self.failed(
                 lane,

@@ -32,10 +32,8 @@ function loss({ source, target }, plan) {
 
 /** Whether a failover would be accepted and lose nothing: kind of a mark, a sentence, and each reason against it. */
 export function readiness(view, copying, drill = null) {
-  const { plan, refused } = view;
-  const gaps = plan.topics.flatMap((it) => it.gaps.map((text) => `${it.topic}: ${text}`));
+  const { plan, reasons } = view;
   const skipping = plan.groups.filter((it) => it.skips > 0);
-  const reasons = [...refused, ...gaps];
   if (plan.standing) return { kind: "off", text: "Nothing to fail over", reasons };
   if (reasons.length) return { kind: "bad", text: `Not ready: ${counted(reasons.length, "reason")}`, reasons };
   if (skipping.length) return { kind: "warn", text: `Would be accepted; ${counted(skipping.length, "group")} would skip records`, reasons };
@@ -73,12 +71,11 @@ function Plan({ flow, poll, copying, drill, samples }) {
     <p class="verdict" role="status"><${Mark} kind=${poll.stale ? "unknown" : kind} word=${poll.stale ? `Last known: ${text}` : text} />
       <span class="muted"> as of <${When} ms=${plan.at_ms} /></span></p>
     ${plan.standing ? null : html`<p>${loss(flow, plan)}</p>`}
-    ${plan.standing ? null : html`<p class="buttons">${reasons.length ? null : html`<${Action} order=${startFailover(flow)} />`}
+    ${plan.standing ? null : html`<p class="buttons">${poll.data.refused.length ? null : html`<${Action} order=${startFailover(flow)} />`}
       ${plan.would_lose > 0 || !plan.source_reachable ? html`<${Action} order=${acceptLoss(flow, plan)} />` : null}</p>`}
     <ul class="findings">
       ${reasons.map((it) => html`<li class="finding bad"><p>${it}</p></li>`)}
       ${plan.problems.filter((it) => !it.startsWith(`flow ${flow.flow}: `)).map((it) => html`<li class="finding warn"><p>${it}</p></li>`)}
-      ${plan.unfinished ? html`<li class="finding warn"><p>${plan.unfinished}</p></li>` : null}
     </ul>
     <dl class="facts">
       <${Fact} name="Would lose" title="offsets that nothing copies: their partition or the flow failed, is held, paused or stopped">${plan.source_reachable ? counted(plan.would_lose, "offset") : plan.would_lose > 0 ? `at least ${counted(plan.would_lose, "offset")}` : UNKNOWN}<//>

@@ -12,6 +12,7 @@ const KINDS = {
   retention: ["bad", "lost", (f) => `${f.source} deleted it before it was copied`],
   recreated: ["bad", "lost", (f) => `deleted and created again on ${f.source} before it was copied`],
   skipped: ["bad", "lost", () => "its position was set past it"],
+  quarantined: ["bad", "lost", (f) => `left on ${f.source} by a failover, which kept its records in quarantine`],
   "target-lost": ["bad", "lost", (f) => `copied, then lost by ${f.target}`],
   truncation: ["warn", "overwritten", (f) => `copied, then ${f.source} lost it and wrote other records there`],
   poisoned: ["warn", "stopped", () => "cannot be read"],
@@ -62,7 +63,7 @@ export function Ledger({ flow, poll, failover, copying }) {
   return html`<h2>Did we lose anything?</h2>
     <p class="verdict" role="status"><${Mark} kind=${poll.stale ? "unknown" : kind} word=${poll.stale ? `Last known: ${text}` : text} />
       ${poll.at ? html`<span class="muted"> as of <${When} ms=${poll.at} /></span>` : null}</p>
-    ${missing > 0 ? html`<div class="finding warn"><p>A failover left ${counted(missing, "offset")} of ${flow.source} behind, which are not in these numbers: <a href=${flowLink(flow.flow, "failover")}>Failover</a> has them.</p></div>` : null}
+    ${missing > 0 && !kept.length ? html`<div class="finding warn"><p>A failover left ${counted(missing, "offset")} of ${flow.source} behind, which are not in these numbers: <a href=${flowLink(flow.flow, "failover")}>Failover</a> has them.</p></div>` : null}
     ${ledger.topics.length ? html`<${Sums} topics=${ledger.topics} />` : html`<p class="muted">What cannot be copied is written here with its exact offsets before the flow goes past it.
       After a crash the last second may be on ${flow.target} twice where its log could not be read.</p>`}
     <${Quarantine} flow=${flow} rows=${kept} />

@@ -10,18 +10,18 @@ import pytest
 
 from mm2py.client.connect.cluster import Cluster
 from mm2py.clock import SYSTEM_CLOCK
+from mm2py.flows.flow_ledger import Ledger
 from mm2py.mirror.failovers import Fence, Rule, Tail, encode_failover
-from mm2py.mirror.ledger import LedgerRecord, decode_ledger_record
+from mm2py.mirror.ledger import IncarnationRecord, LedgerRecord
 from mm2py.protocol.acls import Acl, AclOperation, AclPermission, AclResourceType, PatternType
 from mm2py.protocol.record_batch import Codec
 from mm2py.protocol.records import NewRecord, encode_batch
-from mm2py.storage.table import Entry
 from mm2py.testing.clock import FakeClock
 from mm2py.types import ClusterAlias, FlowName, TopicPartition
 from mm2py_jobs.failover.clusters import FailoverClusters
 from mm2py_jobs.failover.fences import EVERYBODY, fence_of, principal_of
 from mm2py_jobs.failover.flows import FlowsApi, RestFlows
-from mm2py_jobs.failover.quarantine import quarantine
+from mm2py_jobs.failover.quarantine import quarantine, record_quarantined
 from mm2py_jobs.failover.steps import FailoverSides
 from tests.kit.fakes.broker import FakeBroker
 from tests.kit.fakes.broker_log import PartitionLog
@@ -206,12 +206,12 @@ KEPT_IN = TopicPartition("mm2py-quarantine.A.orders.internal", 0)
 
 async def kept(
     monkeypatch: pytest.MonkeyPatch, tail: Tail, batches: Sequence[bytes], *, deleted: int = 0
-) -> tuple[Tail, list[Entry], PartitionLog]:
+) -> tuple[Tail, list[LedgerRecord], PartitionLog]:
     """Keep a tail of what a source has; return it, the events, and what is in quarantine."""
-    ledger = list[Entry]()
+    ledger = list[LedgerRecord]()
 
-    async def post(_clusters: object, entries: Sequence[Entry]) -> None:
-        ledger.extend(entries)
+    async def post(_clusters: object, records: Sequence[LedgerRecord]) -> None:
+        ledger.extend(records)
 
     async def nothing(*_: object) -> Sequence[int]:
         return ()
@@ -261,10 +261,37 @@ async def test_what_retention_took_of_a_tail_before_it_was_kept_is_named_with_it
     ]
     done, ledger, _ = await kept(monkeypatch, tail, batches, deleted=5)
     assert done == replace(tail, records=4, gone=((2, 5),))
-    ((key, value),) = ledger
-    found = decode_ledger_record(key, value)
-    assert isinstance(found, LedgerRecord)
+    (found,) = ledger
     assert (found.event.first_offset, found.event.last_offset) == (2, 4)
+
+
+async def test_what_was_kept_is_in_the_ledger_once_however_often_the_step_is_repeated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    flow = FlowName(ClusterAlias("A"), ClusterAlias("B"))
+    ledger, posted = Ledger(flow), list[tuple[int, int]]()
+
+    async def read(*_: object) -> Ledger:
+        return ledger
+
+    async def post(_clusters: object, records: Sequence[LedgerRecord]) -> None:
+        for record in records:
+            posted.append((record.event.first_offset, record.event.last_offset))
+            ledger.quarantined.take(record)
+
+    part = "mm2py_jobs.failover.quarantine."
+    monkeypatch.setattr(part + "read_ledger", read)
+    monkeypatch.setattr(part + "post_to_ledger", post)
+    clusters = cast("FailoverClusters", SimpleNamespace(target=None, name=flow, clock=FakeClock()))
+    tail = Tail(topic="orders", partition=0, start=2, end=9, gone=((2, 4),))
+    for _ in range(2):
+        await record_quarantined(clusters, [tail])
+    assert posted == [(4, 8)]
+    # A topic that was created again has the same offsets again.
+    new = IncarnationRecord(partition=tail.tp, topic_id=b"2" * 16, flow=str(flow), time_ms=2)
+    ledger.quarantined.take(new)
+    await record_quarantined(clusters, [replace(tail, gone=())])
+    assert posted[1:] == [(2, 8)]
 
 
 async def test_what_a_compressed_batch_has_is_kept_though_it_is_more_than_a_batch_may_have(

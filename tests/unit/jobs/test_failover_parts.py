@@ -29,16 +29,22 @@ from mm2py.testing.clock import FakeClock
 from mm2py.types import ClusterAlias, FlowName, TargetState, TopicPartition
 from mm2py_cli.app import app
 from mm2py_cli.output import Output, Printer
-from mm2py_jobs.copy.known_maps import KnownMap
+from mm2py_jobs.copy.known_maps import KnownMap, outside
 from mm2py_jobs.copy.survey import Known
-from mm2py_jobs.failover import survey
+from mm2py_jobs.failover import commands, survey
 from mm2py_jobs.failover.clusters import FailoverClusters
 from mm2py_jobs.failover.commands import print_plan
 from mm2py_jobs.failover.driver import DriverProgress
 from mm2py_jobs.failover.fences import FencePlan
 from mm2py_jobs.failover.flows import FlowAnswer, RestFlows, flow_now, stop_record
 from mm2py_jobs.failover.own_records import OwnRecords
-from mm2py_jobs.failover.plan import FailoverPlan, FailoverRequest, WriterRow
+from mm2py_jobs.failover.plan import (
+    FailoverPlan,
+    FailoverRequest,
+    TimedPlan,
+    TopicRow,
+    WriterRow,
+)
 from mm2py_jobs.failover.quarantine import end_of
 from mm2py_jobs.failover.steps import CountedEnds, FailoverSides
 from mm2py_jobs.failover.survey import not_copying, stays_behind, time_of_transactions, time_plan
@@ -49,6 +55,9 @@ from tests.unit.rest.job_fakes import PLAN
 
 ONE, TWO = TopicPartition("orders", 0), TopicPartition("orders", 1)
 NOW_MS = 10 * HANGS_MS
+TOPIC: Final = TopicRow(
+    topic="pay", copy="A.pay", partitions=1, lag_records=0, lag_ms=0, would_lose=0, copied_to={}
+)
 
 
 async def test_a_range_whose_writers_could_not_be_read_is_read_again() -> None:
@@ -88,6 +97,22 @@ async def test_ranges_of_several_logs_are_read_side_by_side() -> None:
         return await asyncio.wait_for(ends.counted(logs, are_of_mirrors), 90)
 
     assert await counted(5) == await counted(8) == {ONE: 5, TWO: 5}
+
+
+@pytest.mark.parametrize(
+    ("spans", "at", "holes"),
+    [
+        ([(0, 5), (5, 9)], 0, []),
+        ([(2, 5), (7, 9)], 0, [(0, 2), (5, 7)]),
+        ([(2, 5), (7, 9)], 5, [(5, 7)]),
+        ([(2, 5), (7, 9)], 8, []),
+        ([(2, 2), (3, 4)], 2, [(2, 3)]),
+    ],
+)
+def test_holes_between_copies_are_found_from_a_place_on(
+    spans: list[tuple[int, int]], at: int, holes: list[tuple[int, int]]
+) -> None:
+    assert list(outside(at, spans[-1][1], spans)) == holes
 
 
 def plan(
@@ -348,7 +373,7 @@ def test_no_writers_are_not_claimed_where_brokers_do_not_disclose_them(
 class Rehearsed:
     """The clusters and the sides of a flow without lag."""
 
-    clock = FakeClock()
+    clock, store = FakeClock(), SimpleNamespace(failover=None)
 
     async def fence_plan(self) -> FencePlan:
         return FencePlan((), "")
@@ -363,34 +388,54 @@ class Rehearsed:
 
 
 UNFINISHED = "failover f is at TAIL: --execute continues it"
+GONE, NO_PLACE = "topic A.pay is missing on B", "group g: A.pay-0 is at 9 there, ahead of 7"
+LEFT = "what is not copied stays behind"
 
 
 @pytest.mark.parametrize(
-    ("state", "paused", "unfinished", "reason"),
+    ("row", "found", "reason", "refused"),
     [
-        ("RUNNING", [], "", ""),
-        ("PAUSED", [], "", "flow A->B is PAUSED: what is not copied stays behind"),
-        ("RUNNING", ["pay"], "", "pay of flow A->B is paused: what is not copied stays behind"),
-        ("RUNNING", [], UNFINISHED, UNFINISHED),
+        ({}, {}, "", False),
+        ({"state": "PAUSED"}, {}, f"flow A->B is PAUSED: {LEFT}", True),
+        ({"enabled": False}, {}, f"flow A->B is not there: {LEFT}", True),  # deleted over REST
+        ({"paused": ["pay"]}, {}, f"pay of flow A->B is paused: {LEFT}", True),
+        ({}, {"unfinished": UNFINISHED}, UNFINISHED, False),
+        ({}, {"topics": (replace(TOPIC, gaps=(GONE,)),)}, f"pay: {GONE}", False),
+        ({}, {"unplaced": (NO_PLACE,)}, NO_PLACE, False),
+        ({}, {"standing": "they are on B already"}, "they are on B already", True),
     ],
 )
-async def test_a_drill_is_not_ready_where_a_flow_or_topic_rests_or_a_failover_is_unfinished(
-    monkeypatch: pytest.MonkeyPatch, state: str, paused: list[str], unfinished: str, reason: str
+async def test_a_plan_and_a_drill_are_not_ready_for_the_same_reason(
+    monkeypatch: pytest.MonkeyPatch, row: Row, found: dict[str, Any], reason: str, *, refused: bool
 ) -> None:
+    """The first look of a drill is a plan, so neither ends with 0 where the other does not."""
     rehearsed = Rehearsed()
     flow = FlowName(ClusterAlias("A"), ClusterAlias("B"))
-    now = flow_now({"flow": "A->B", "state": state, "paused": paused})
+    now = flow_now({"flow": "A->B", "state": "RUNNING", **row})
     monkeypatch.setattr("mm2py_jobs.failover.survey.move_groups", rehearsed.nothing)
+    planned = replace(PLAN, resting=tuple(not_copying(flow, now)), **found)
 
     async def ask() -> FailoverPlan:
-        problems = tuple(not_copying(flow, now))
-        return replace(PLAN, problems=problems, unfinished=unfinished)
+        return planned
 
-    clusters, sides = cast("FailoverClusters", rehearsed), cast("FailoverSides", rehearsed)
+    async def newest() -> None:
+        return None
+
+    async def timed_plan(request: FailoverRequest, _asks: object) -> TimedPlan:
+        clusters, sides = cast("FailoverClusters", rehearsed), cast("FailoverSides", rehearsed)
+        return await time_plan(clusters, sides, ask, request)
+
     request = FailoverRequest(settle_s=0)
-    timed = await time_plan(clusters, sides, ask, request)
-    assert timed.reasons == ((reason,) if reason else ())
-    assert timed.ready is not bool(reason)
+    job = SimpleNamespace(plan=ask, newest=newest, timed_plan=timed_plan)
+    printer, codes = Printer(Output.TABLE), set[int]()
+    for timed in (False, True):
+        codes.add(await cast("Any", commands)._plan(job, request, printer, timed=timed))
+    assert codes == {3 if reason else 0}
+    reasons = (reason,) if reason else ()
+    assert (await timed_plan(request, None)).reasons == planned.not_ready(request) == reasons
+    assert planned.refusals(request) == (reasons if refused else ())
+    accepted = replace(planned, standing="").refusals(replace(request, accept_loss=0))
+    assert accepted == (), "a loss that is accepted is not refused for what rests"
 
 
 @pytest.mark.parametrize(

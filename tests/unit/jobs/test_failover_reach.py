@@ -17,8 +17,9 @@ from mm2py.testing.clock import FakeClock
 from mm2py.types import ClusterAlias, FlowName
 from mm2py_cli.rest_access import Access
 from mm2py_cli.rest_client import RemoteApi
+from mm2py_jobs.failover import survey
 from mm2py_jobs.failover.clusters import FailoverClusters
-from mm2py_jobs.failover.flows import RestFlows
+from mm2py_jobs.failover.flows import NoWorkerApi, RestFlows
 from mm2py_jobs.failover.plan import FailoverRequest
 from mm2py_jobs.failover.steps import REACH_S, FailoverSides
 from mm2py_jobs.failover.survey import check_way_back
@@ -60,6 +61,7 @@ class Pair:
 
     def __init__(self) -> None:
         self.clock, self.back = FakeClock(), self
+        self.target, self.plan = None, self
 
 
 @pytest.mark.parametrize(
@@ -98,6 +100,31 @@ async def test_a_plan_asks_the_leaders_for_the_changes_and_a_failover_they_refus
     # Without a source nothing is lost by going on: the stop is repeated when it is back.
     gone = replace(plan, source_reachable=False)
     assert gone.refusals(FailoverRequest(unplanned=True, accept_loss=0)) == ()
+
+
+async def test_without_a_worker_nothing_is_moved_but_a_lost_regions_flow_is_stopped_on_record(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Workers without HTTP: those that start later read the target state."""
+    stopped: list[FlowName] = []
+
+    async def stop(_target: object, plan: Pair, _clock: object) -> None:
+        stopped.append(plan.name)
+
+    monkeypatch.setattr("mm2py_jobs.failover.steps.stop_without_workers", stop)
+    control = RestFlows(NoWorkerApi(FatalError("no worker is known")))
+    problems = cast("Any", survey)._Problems()
+    assert await cast("Any", survey)._flows(AB, control, problems) == (None, None)
+    assert "no worker answered" in problems.of_flow[0]
+    plan = replace(PLAN, state="")
+    (refused,) = plan.refusals(FailoverRequest())
+    assert "no worker of the flow answers" in refused
+    lost = replace(plan, source_reachable=False)
+    assert lost.refusals(FailoverRequest(unplanned=True, accept_loss=0)) == ()
+    sides = FailoverSides(cast("FailoverClusters", Pair()), control)
+    with pytest.raises(RetriableError, match="no worker is known"):
+        await sides.stop_flow()
+    assert stopped == [AB]
 
 
 async def test_a_dry_run_is_asked_for_over_the_network_too() -> None:

@@ -59,9 +59,9 @@ from mm2py.mirror.ledger import (
     IncarnationRecord,
     KnownEvents,
     LedgerRecord,
+    QuarantinedRanges,
     UnknownLedgerRecord,
     decode_ledger_record,
-    encode_incarnation,
     encode_ledger_record,
 )
 from mm2py.mirror.producer_ids import (
@@ -245,7 +245,7 @@ GOLDEN: list[tuple[Encode, Decode, object, bytes, bytes]] = [
     *((encode_flow_record, decode_flow_record, *it) for it in FLOW),
     (encode_ledger_record, decode_ledger_record, GOLDEN_EVENT, GOLDEN_KEY, GOLDEN_VALUE),
     (encode_ledger_record, decode_ledger_record, GOLDEN_2, "café-0".encode(), GOLDEN_2_VALUE),
-    (encode_incarnation, decode_ledger_record, GOLDEN_3, GOLDEN_KEY, GOLDEN_3_VALUE),
+    (encode_ledger_record, decode_ledger_record, GOLDEN_3, GOLDEN_KEY, GOLDEN_3_VALUE),
 ]
 
 
@@ -547,8 +547,24 @@ def test_what_cannot_be_read_is_kept_with_the_reason(value: bytes | None, reason
 
 def test_only_what_is_not_on_the_target_and_never_arrives_is_a_loss() -> None:
     losses = {kind.value for kind in EventKind if kind.is_loss}
-    assert losses == {"retention", "recreated", "skipped", "target-lost"}
+    assert losses == {"retention", "recreated", "skipped", "quarantined", "target-lost"}
     assert {kind.value for kind in EventKind if kind.stops} == {"poisoned", "too-large", "refused"}
+
+
+def test_what_a_failover_kept_in_quarantine_is_not_found_again_as_skipped() -> None:
+    known, ranges = KnownEvents(), QuarantinedRanges()
+    kept = an_event(10, 19, kind=EventKind.QUARANTINED)
+    known.note(kept)
+    ranges.take(LedgerRecord(event=kept, flow="A->B", time_ms=1))
+    assert ranges.ranges == {kept.partition: [(10, 20)]}
+    assert known.take(an_event(10, 19, kind=EventKind.SKIPPED)) == ()
+    found = known.take(an_event(5, 24, kind=EventKind.SKIPPED))
+    assert [(it.first_offset, it.last_offset) for it in found] == [(5, 9), (20, 24)]
+    lost = an_event(10, 19)
+    assert known.take(lost) == (lost,), "another cause is"
+    new = IncarnationRecord(partition=kept.partition, topic_id=b"2" * 16, flow="A->B", time_ms=2)
+    ranges.take(new)
+    assert ranges.ranges == {}, "its offsets are other records"
 
 
 def test_offsets_of_a_recreated_topic_are_not_those_of_the_old_one() -> None:

@@ -105,6 +105,14 @@ def test_what_another_program_copied_is_left_out_and_named() -> None:
     by_map = by_the_map(found)
     assert (by_map["equal"], found.notes) == (False, ())
     assert "source offsets 50 to 80 were copied by another program" in str(by_map["not_compared"])
+    of_failover = found.without_quarantined([(60, 70), (75, 90)], "the quarantine")
+    assert of_failover.unvouched == ((50, 60), (70, 75))
+    assert [it.partition(" were")[0] for it in of_failover.notes] == [
+        "source offsets 60 to 70, 75 to 80"
+    ]
+    assert by_the_map(of_failover)["equal"] is False
+    whole = found.without_quarantined([(50, 80)], "the quarantine")
+    assert by_the_map(whole)["equal"] is True, "what has no copies, as was accepted, is known"
     limited = found.from_map()
     assert (by_the_map(limited)["equal"], limited.stretches) == (True, found.stretches)
     assert limited.notes == ("source offsets 50 to 80 are left out (--from map)",)
