@@ -17,6 +17,7 @@ from tests.integration.far_regions import Rig, far_pair
 from tests.integration.memory_census import Census
 from tests.integration.mirror_process import Flow, Mirror, running, until, write_flow
 from tests.integration.setups import Setup
+from tests.integration.several_workers import CALM
 from tests.integration.traffic import (
     Load,
     Sent,
@@ -194,28 +195,43 @@ def test_replies_that_are_lost_cost_and_double_nothing(
 LARGE = 50_000_000
 
 
-def test_a_50_mb_record_arrives_once_though_its_line_is_cut_in_the_middle_of_it(
+def test_a_50_mb_record_arrives_once_though_its_line_is_cut_and_its_worker_killed_in_the_middle_of_it(
     setup: Setup, rig: Rig
 ) -> None:
     size = {"max.message.bytes": str(LARGE + 100_000)}
     topic = setup.topic("large", on=rig.source.region, config=size)
-    flow = setup.flow(topic, rig.bootstrap, source=rig.source.region, target=rig.target.region)
+    properties = rig.bootstrap | CALM
+    flow = setup.flow(topic, properties, source=rig.source.region, target=rig.target.region)
     records = [Sent(0, os.urandom(LARGE)), Sent(0, b"behind")]
     write(rig.source.region, topic, records, message_max_bytes=LARGE + 100_000)
     for far in (rig.source, rig.target):
         far.line.set_round_trip(0.01, rate_bytes_s=20_000_000)
 
-    def cut(line: DelayProxy, way: Way) -> None:
-        before = line.passed_bytes(way)
-        half = before + LARGE // 2
+    def amid(mirror: Mirror, line: DelayProxy, way: Way) -> None:
+        half = line.passed_bytes(way) + LARGE // 2
         until(lambda: line.passed_bytes(way) > half, 90, "half of the record", alive=mirror)
-        line.reset()
 
+    with Mirror(flow.file) as mirror:
+        for _ in range(2):
+            amid(mirror, rig.source.line, Way.REPLIES)
+            rig.source.line.reset()
+        for _ in range(2):
+            amid(mirror, rig.target.line, Way.REQUESTS)
+            rig.target.line.reset()
+        amid(mirror, rig.target.line, Way.REQUESTS)
+        rig.target.line.stall()
+        mirror.kill()
+    rig.target.line.reset()
+    rig.target.line.heal()
+    with Mirror(flow.file) as mirror:
+        # The target has it all, and its worker never hears of it.
+        amid(mirror, rig.target.line, Way.REQUESTS)
+        rig.target.line.stall(Way.REPLIES)
+        remote = flow.remote(topic)
+        until(lambda: ends(rig.target.region, remote) == {0: 1}, 90, "the record", alive=mirror)
+        mirror.kill()
+    rig.target.line.heal()
     with running(flow.file, ready=False) as mirror:
-        for _ in range(2):
-            cut(rig.source.line, Way.REPLIES)
-        for _ in range(2):
-            cut(rig.target.line, Way.REQUESTS)
         assert_equal(*wait_for_copy(mirror, flow, topic))
 
 
