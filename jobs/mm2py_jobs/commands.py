@@ -181,14 +181,17 @@ def run_verify(options: VerifyOptions, printer: Printer) -> int:
 
 
 def plan_archive(options: ArchiveOptions, printer: Printer) -> int:
-    """Show what would be archived, and what cannot be; writes nothing."""
+    """Show what would be archived, joined and removed, and what cannot be; writes nothing."""
     from mm2py_jobs.archive.archive_runs import show_archive_plan
 
     return show_archive_plan(options, printer)
 
 
 def run_archive(options: ArchiveOptions, printer: Printer) -> int:
-    """Archive a flow's source topics as Parquet files, on Spark; run again it adds what is new."""
+    """Archive a flow's source topics as Parquet files, on Spark; run again it adds what is new.
+
+    With --join and --keep it also joins small files, and removes old ones.
+    """
     from mm2py_jobs.archive import archive_runs
 
     return archive_runs.run_archive(options, printer)
@@ -296,6 +299,8 @@ KINDS: Final = (
             "mm2py job archive run mm2.properties --flow 'A->B' --topics 'orders.*' --to /backup",
             "mm2py job archive run mm2.properties --flow 'A->B' --to s3://bucket/lake --shape "
             "records",
+            "mm2py job archive run mm2.properties --flow 'A->B' --to /backup --join --keep "
+            "'90 days'",
         ),
     ),
     KindCommands(

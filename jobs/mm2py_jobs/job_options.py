@@ -207,8 +207,33 @@ class ArchiveOptions(FlowOptions):
     shape: Annotated[
         ShapeOption, typer.Option(help="batches can be restored, records can be queried")
     ] = ShapeOption.BATCHES
+    joins: Annotated[
+        bool,
+        typer.Option(
+            "--join", help="then join the small files of each partition and date that runs leave"
+        ),
+    ] = False
+    keep: Annotated[
+        str,
+        typer.Option(
+            metavar="AGE",
+            help="then remove files whose last record is older: '90 days'; all are kept without it",
+        ),
+    ] = ""
     rate_limit: ReadRateOption = 0
     place: SparkPlace
+
+    def oldest_ms(self, now_ms: int) -> int:
+        """Return from when on records are kept, -1: all of them; ``UsageError``: ``--keep`` is no
+        age."""
+        if not self.keep:
+            return -1
+        from mm2py.mirror.start_positions import age_ms  # help does without
+
+        age = age_ms(f"{self.keep} ago")
+        if age < 0:
+            raise UsageError(f"--keep {self.keep} is no age", remedy="write --keep '90 days'")
+        return now_ms - age
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

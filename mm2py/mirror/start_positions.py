@@ -55,6 +55,12 @@ _AGO: Final = re.compile(r"(\d{1,9}) *(second|minute|hour|day|week)s? +ago", re.
 _SECONDS: Final = {"second": 1, "minute": 60, "hour": 3_600, "day": 86_400, "week": 604_800}
 
 
+def age_ms(text: str) -> int:
+    """Return how long ``24 hours ago`` is, in ms; -1: it is no age."""
+    ago = _AGO.fullmatch(text)
+    return -1 if ago is None else int(ago[1]) * _SECONDS[ago[2].lower()] * 1000
+
+
 def parse_boundary(
     text: str, name: str, edge: str, *, clock: Clock = SYSTEM_CLOCK, since_ms: int = -1
 ) -> Boundary:
@@ -72,13 +78,11 @@ def parse_boundary(
     # ``isdecimal`` alone takes digits of other scripts.
     if number.isascii() and number.isdecimal() and int(number) < 1 << 63:
         return Boundary(timestamp=int(text)) if number == text else Boundary(offset=int(number))
-    ago = _AGO.fullmatch(text)
-    if ago is not None:
-        age_ms = int(ago[1]) * _SECONDS[ago[2].lower()] * 1000
+    if (age := age_ms(text)) >= 0:
         # An age is fixed at the first start: a task that restarts a week later must not begin a
         # week later.
         from_ms = clock.now_ms() if since_ms < 0 else since_ms
-        return Boundary(timestamp=max(0, from_ms - age_ms))
+        return Boundary(timestamp=max(0, from_ms - age))
     try:
         moment = datetime.fromisoformat(text)
         # Without a zone it is UTC, on every worker: the local zone would make two workers begin at

@@ -1,7 +1,7 @@
-"""Random courses of an archive: runs that are killed at any step, twins of a run, retention in between, with and without hard links.
+"""Random courses of an archive: runs and joins that are killed at any step, twins of them, retention in between, with and without hard links.
 
 What holds after a run without a cause: the chain has each record that the log has, once; what was published once is still there; what
-is missing is named as lost; nothing is staged, and ``ranges.json`` ends where the chain does.
+is missing is named as lost; nothing is staged, and ``ranges.json`` ends where the chain does. A join after that leaves no other file.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ import pytest
 from mm2py.client.connect.admin import Admin
 from mm2py.errors import FatalError
 from mm2py.types import TopicPartition
-from mm2py_jobs.archive import archive
+from mm2py_jobs.archive import archive, archive_removal, archive_upkeep
 from mm2py_jobs.archive.archive_format import (
     FileManifest,
     Shape,
@@ -28,12 +28,14 @@ from mm2py_jobs.archive.archive_format import (
     partition_folder,
 )
 from mm2py_jobs.archive.archive_store import ArchiveStore
+from mm2py_jobs.archive.archive_upkeep import Upkeep
 from mm2py_jobs.copy import dealing
 from mm2py_jobs.spark.session import OpenSession
 from tests.kit.fakes.broker import FakeBroker
 from tests.property.effort import examples
 from tests.unit.spark.test_archive_plan import sides
 from tests.unit.spark.test_archive_task import a_batch
+from tests.unit.spark.test_archive_upkeep import in_order
 from tests.unit.spark.test_lanes_that_fail import OneSlot
 
 T = TopicPartition("t", 0)
@@ -82,24 +84,28 @@ class Course:
         log.start = max(log.start, start - start % RECORDS)
         log.batches[:] = [it for it in log.batches if it.last_offset >= log.start]
 
-    def run(self, event: str = "") -> list[str]:
-        """Archive; return the causes, one where it was killed."""
+    def run(self, event: str = "", *, joins: bool = False) -> list[str]:
+        """Archive, or join; return the causes, one where it was killed."""
         self._thread.event, self._thread.left = event, self._chance.randrange(1, 15)
         opened = OpenSession(OneSlot(), owned=False, lanes=self._chance.choice((1, 3)))  # type: ignore[arg-type]
-        flow = sides(self._broker)
+        flow, path = sides(self._broker), str(self._path)
         try:
-            report = archive.archive_flow(flow, str(self._path), Shape.BATCHES, lambda: opened)
+            if joins:
+                rows = archive_upkeep.keep_up(flow, path, Upkeep(joins=True), lambda: opened)
+            else:
+                report = archive.archive_flow(flow, path, Shape.BATCHES, lambda: opened)
+                rows = cast("list[dict[str, object]]", report["partitions"])
         except FatalError as error:
             if "killed" not in str(error):
                 raise
             return [str(error)]
-        rows = cast("list[Mapping[str, object]]", report["partitions"])
         return [str(it["cause"]) for it in rows if it["cause"]]
 
     def _run_twin(self) -> None:
         self._nested = True
         event = self._chance.choice(("before", "after", "retention", ""))
-        twin = threading.Thread(target=self.run, args=[event])
+        joins = self._chance.random() < 0.5
+        twin = threading.Thread(target=self.run, args=[event], kwargs={"joins": joins})
         twin.start()
         twin.join()
         self._nested = False
@@ -107,8 +113,10 @@ class Course:
     def note(self) -> None:
         """Keep which records are published, or staged."""
         folder = partition_folder(T)
+        for manifest in chain_of(self.store, T):
+            self.published |= offsets_of(self.store, manifest)
         for name in self.store.names(folder):
-            if name.endswith((".json", ".staged")):
+            if name.endswith(".staged"):
                 manifest = FileManifest.parse(self.store.read(f"{folder}/{name}"), name)
                 self.published |= offsets_of(self.store, manifest)
 
@@ -144,7 +152,7 @@ async def run_course(chance: random.Random, path: Path, monkeypatch: pytest.Monk
             if chance.random() < 0.3:
                 course.delete_old()
             event = chance.choice(("before", "after", "twin", "retention", ""))
-            await asyncio.to_thread(course.run, event)
+            await asyncio.to_thread(course.run, event, joins=chance.random() < 0.4)
             course.note()
         for left in (2, 1, 0):
             causes = await asyncio.to_thread(course.run)
@@ -153,6 +161,12 @@ async def run_course(chance: random.Random, path: Path, monkeypatch: pytest.Monk
                 break
             course.note()
         course.check()
+        assert not await asyncio.to_thread(course.run, joins=True)
+        course.check()
+        named = {it.file for it in chain_of(course.store, T)}
+        assert (
+            not {it for it in course.store.names(partition_folder(T)) if ".parquet" in it} - named
+        )
 
 
 @pytest.mark.fuzz
@@ -169,6 +183,9 @@ async def test_an_archive_has_each_record_once_whatever_happens_to_its_runs(
     monkeypatch.setattr(Admin, "read_topic_configs", no_configs)
     monkeypatch.setattr(dealing, "PART_OFFSETS", 10)
     monkeypatch.setattr(archive, "FILE_BYTES", 200)
+    monkeypatch.setattr(archive_upkeep, "FILE_BYTES", 1_000)
+    for module in (archive_upkeep, archive_removal):
+        monkeypatch.setattr(module, "each", in_order)  # in the thread that is killed
     if not has_links:
         monkeypatch.setattr(os, "link", refused)
     chance = random.Random(seed)

@@ -23,6 +23,7 @@ from mm2py.types import TopicPartition
 from mm2py_cli.app import app
 from mm2py_jobs.archive.archive import archive_flow
 from mm2py_jobs.archive.archive_format import FileManifest, Shape
+from mm2py_jobs.archive.archive_upkeep import Upkeep, keep_up
 from mm2py_jobs.archive.restore import Rename
 from mm2py_jobs.copy import dealing
 from mm2py_jobs.copy.restored_flows import renamed_flow
@@ -554,7 +555,7 @@ def test_records_are_rows_that_any_parquet_reader_has_and_cannot_be_restored(
 def test_the_program_of_the_page_makes_an_iceberg_table_of_an_archive_and_adds_what_is_new(
     setup: Setup, lanes_session: OpenSession
 ) -> None:
-    """A file that a killed run has left, which no manifest names, stays out of it."""
+    """A file that a killed run has left, which no manifest names, stays out of it; those that were joined are replaced."""
     catalogs = pytest.importorskip("pyiceberg.catalog", reason="pip install 'pyiceberg[pyarrow,sql-sqlite]'")  # fmt: skip
     topic, home = setup.topic("lake", 3), setup.folder
     flow = setup.flow(topic, {"{source}.consumer.isolation.level": "read_committed"})
@@ -563,10 +564,14 @@ def test_the_program_of_the_page_makes_an_iceberg_table_of_an_archive_and_adds_w
     (home / ".pyiceberg.yaml").write_text(yaml.safe_dump({"catalog": {"lake": where}}))
     section = PAGE.read_text("utf-8").partition("### An archive as an Iceberg table")[2]
     program = section.partition("```python\n")[2].partition("```")[0]
-    for turn in range(2):
+    for turn in range(3):
         write(setup.a, topic, [*old_records(900, 0, turn), *old_records(100, 1, turn)])
         write_mixed(setup.a, topic, 10, 10, turn=turn)
         folder = f"{archived(lanes_session, flow, topic, home, Shape.RECORDS)['path']}/topic={topic}"  # fmt: skip
+        if turn == 2:
+            sides, joins = flow_sides(flow.file, flow.name, topic), Upkeep(joins=True)
+            rows = keep_up(sides, str(home), joins, lambda: OpenSession(lanes_session.spark, owned=False))  # fmt: skip
+            assert [it["joined"] for it in rows] == [3, 3]
         left = next(Path(folder).glob("partition=0/*.parquet"))
         shutil.copy(left, left.with_suffix(".left.parquet"))
         for _ in range(2):
@@ -579,12 +584,12 @@ def test_the_program_of_the_page_makes_an_iceberg_table_of_an_archive_and_adds_w
             )
             assert done.returncode == 0, done.stderr
         table = catalogs.load_catalog("lake", **where).load_table("kafka.orders")
-        rows = [
+        found = [
             (row["partition"], row["offset"], row["timestamp"].timestamp(), row["key"], row["value"],
              tuple((it["key"], it["value"]) for it in row["headers"]))
             for row in table.scan().to_arrow().to_pylist()
         ]  # fmt: skip
-        assert sorted(rows, key=lambda row: row[:2]) == [
+        assert sorted(found, key=lambda row: row[:2]) == [
             (number, offset, it.timestamp_ms / 1_000, it.key, it.value, it.headers)
             for number, log in sorted(read(setup.a, topic, committed=True).items())
             for offset, it in zip(log.offsets, log.records, strict=True)

@@ -51,10 +51,10 @@ from mm2py_jobs.archive.archive_format import (
     put_manifest,
     put_or_check,
     range_of_chain,
-    remove_unnamed,
     topic_of,
     topics_in,
 )
+from mm2py_jobs.archive.archive_removal import remove_unnamed
 from mm2py_jobs.archive.archive_store import ArchiveStore, each
 from mm2py_jobs.copy.dealing import DealtWork, ProgressSink, answers_of, offsets_of_part, rate_of
 from mm2py_jobs.copy.leaders import LedPartition

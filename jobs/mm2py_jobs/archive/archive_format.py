@@ -8,21 +8,22 @@ partition are a chain: each begins where the one before it ended, and has the di
 those that begin at the same offset, as writers leave them in a store without hard links
 (``<first>.<token>.json``), the widest counts, and the file of another one is removed; one that
 begins inside of it counts from where it ends. Of what is archived ahead of its turn they are
-``<first>.staged`` until the chain has reached them: nobody reads it before that. No I/O but through
-``ArchiveStore``.
+``<first>.staged`` until the chain has reached them: nobody reads it before that. One that takes the
+place of several (``archive_upkeep``) is there before they are removed; readers that miss one of
+them list the folder again. No I/O but through ``ArchiveStore``.
 """
 
 import json
-import re
 from bisect import bisect_left
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
+from functools import partial
 from hashlib import sha256
 from itertools import groupby
 from operator import attrgetter
-from typing import Final, Self, cast, final
+from typing import Final, Self, TypeVar, cast, final
 
 import pyarrow as pa
 from pyarrow import parquet
@@ -34,12 +35,14 @@ from mm2py_jobs.archive.archive_store import ArchiveStore
 from mm2py_jobs.log.log_batches import LogBatch, log_batch
 
 VERSION: Final = 1
-_PUBLISHED: Final = "json"
-_STAGED: Final = "staged"
+PUBLISHED: Final = "json"
+STAGED: Final = "staged"
 _RANGES: Final = "ranges.json"
-_FILE: Final = re.compile(r"(\d+)-(\d+)\..*\.parquet")
+_JOINED: Final = "joined.json"
 _WHOSE: Final = ("version", "flow", "source_cluster", "shape", "topic", "topic_id")
 """Members of a head that are the same in each run of an archive."""
+
+T = TypeVar("T")
 
 BATCHES: Final = pa.schema(
     [
@@ -161,8 +164,21 @@ def put_manifest(store: ArchiveStore, manifest: FileManifest, *, staged: bool = 
     """Publish a manifest, or stage it until the chain has reached it; False where another one
     begins there."""
     tp = TopicPartition(manifest.topic, manifest.partition)
-    kind = _STAGED if staged else _PUBLISHED
+    kind = STAGED if staged else PUBLISHED
     return store.publish(manifest_stem(tp, manifest.begins), kind, manifest.to_bytes())
+
+
+def settled(store: ArchiveStore, tp: TopicPartition, read: Callable[[list[str]], T]) -> T:
+    """Return what ``read`` makes of the names in the folder of a partition; it is called again
+    where it fails and other names are there by now: files were joined meanwhile."""
+    names = store.names(partition_folder(tp))
+    while True:
+        try:
+            return read(names)
+        except (FatalError, PartitionError):
+            before, names = names, store.names(partition_folder(tp))
+            if names == before:
+                raise
 
 
 def manifests_in(
@@ -170,33 +186,39 @@ def manifests_in(
     tp: TopicPartition,
     first: int,
     end: int,
-    kinds: Collection[str] = (_PUBLISHED, _STAGED),
+    kinds: Collection[str] = (PUBLISHED, STAGED),
 ) -> dict[int, FileManifest]:
     """Return the manifests that begin in a range, by where they do, the widest of several; reads no
     others."""
-    found: dict[int, FileManifest] = {}
-    for name in store.names(partition_folder(tp)):
-        if _kind(name) in kinds and first <= _begins(name) < end:
-            manifest = _manifest(store, tp, name)
-            other = found.get(manifest.begins)
-            if other is None or other.end < manifest.end:
-                found[manifest.begins] = manifest
-    return found
+
+    def read(names: Sequence[str]) -> dict[int, FileManifest]:
+        found: dict[int, FileManifest] = {}
+        for name in names:
+            if kind_of(name) in kinds and first <= begins_of(name) < end:
+                manifest = manifest_at(store, tp, name)
+                other = found.get(manifest.begins)
+                if other is None or other.end < manifest.end:
+                    found[manifest.begins] = manifest
+        return found
+
+    return settled(store, tp, read)
 
 
-def _begins(name: str) -> int:
+def begins_of(name: str) -> int:
+    """Return from where on a manifest of a name speaks."""
     return int(name.partition(".")[0])
 
 
-def _kind(name: str) -> str:
+def kind_of(name: str) -> str:
+    """Return what the name of a file ends with."""
     return name.rpartition(".")[2]
 
 
 def _begins_at(name: str, kind: str, begins: int) -> bool:
-    return _kind(name) == kind and _begins(name) == begins
+    return kind_of(name) == kind and begins_of(name) == begins
 
 
-def _manifest(store: ArchiveStore, tp: TopicPartition, name: str) -> FileManifest:
+def manifest_at(store: ArchiveStore, tp: TopicPartition, name: str) -> FileManifest:
     """Read a manifest.
 
     Raises:
@@ -205,8 +227,8 @@ def _manifest(store: ArchiveStore, tp: TopicPartition, name: str) -> FileManifes
     """
     path = f"{partition_folder(tp)}/{name}"
     manifest = FileManifest.parse(store.read(path), path)
-    if (manifest.topic, manifest.partition) != tp or manifest.begins != _begins(name):
-        raise _broken(tp, path, manifest, _begins(name))
+    if (manifest.topic, manifest.partition) != tp or manifest.begins != begins_of(name):
+        raise _broken(tp, path, manifest, begins_of(name))
     return manifest
 
 
@@ -230,11 +252,14 @@ def range_of_chain(store: ArchiveStore, tp: TopicPartition) -> tuple[int, int] |
         ConfigError: that is damaged.
         PartitionError: it is of another partition.
     """
-    names = [it for it in store.names(partition_folder(tp)) if _kind(it) == _PUBLISHED]
-    if not names:
-        return None
-    last = (it for it in names if _begins_at(it, _PUBLISHED, _begins(names[-1])))
-    return _begins(names[0]), max(_manifest(store, tp, it).end for it in last)
+
+    def read(names: Sequence[str]) -> tuple[int, int] | None:
+        begins = [begins_of(it) for it in names if kind_of(it) == PUBLISHED]
+        if not begins:
+            return None
+        return begins[0], max(it.end for it in _begun_at(store, tp, begins[-1], names))
+
+    return settled(store, tp, read)
 
 
 def range_by_names(store: ArchiveStore, tp: TopicPartition) -> tuple[int, int]:
@@ -242,8 +267,14 @@ def range_by_names(store: ArchiveStore, tp: TopicPartition) -> tuple[int, int]:
     be read."""
     with suppress(ConfigError, PartitionError):
         return range_of_chain(store, tp) or (0, 0)
-    firsts = [_begins(it) for it in store.names(partition_folder(tp)) if _kind(it) == _PUBLISHED]
+    firsts = [begins_of(it) for it in store.names(partition_folder(tp)) if kind_of(it) == PUBLISHED]
     return firsts[0], firsts[-1] + 1
+
+
+def _begun_at(
+    store: ArchiveStore, tp: TopicPartition, begins: int, names: Sequence[str]
+) -> list[FileManifest]:
+    return [manifest_at(store, tp, it) for it in names if _begins_at(it, PUBLISHED, begins)]
 
 
 def publish_staged(store: ArchiveStore, tp: TopicPartition, log_start: int = -1) -> bool:
@@ -254,64 +285,26 @@ def publish_staged(store: ArchiveStore, tp: TopicPartition, log_start: int = -1)
     chain may begin with what is staged if the log has nothing before it any more.
     """
     folder = partition_folder(tp)
-    waiting = [it for it in store.names(folder) if _kind(it) == _STAGED]
+    waiting = [it for it in store.names(folder) if kind_of(it) == STAGED]
     there = range_of_chain(store, tp) if waiting else None
     end = -1 if there is None else there[1]
-    if waiting and end < 0 and _begins(waiting[0]) <= log_start:
-        end = _begins(waiting[0])
+    if waiting and end < 0 and begins_of(waiting[0]) <= log_start:
+        end = begins_of(waiting[0])
     for number, name in enumerate(waiting):
-        if _begins(name) > end:
+        if begins_of(name) > end:
             return True
         try:
-            manifest = _manifest(store, tp, name)
+            manifest = manifest_at(store, tp, name)
         except FatalError:
             return number + 1 < len(waiting)  # another one is doing it
-        if manifest.end <= end or not put_manifest(store, manifest):
-            begun = (
-                it for it in store.names(folder) if _begins_at(it, _PUBLISHED, manifest.begins)
-            )
-            if all(_manifest(store, tp, it) != manifest for it in begun):
-                store.delete(f"{folder}/{manifest.file}")
-                store.delete(f"{folder}/{name}")
-                continue
-        end = max(end, manifest.end)
+        is_there = manifest.end <= end or not put_manifest(store, manifest)
+        begun = partial(_begun_at, store, tp, manifest.begins)
+        if is_there and manifest not in settled(store, tp, begun):
+            store.delete(f"{folder}/{manifest.file}")
+        else:
+            end = max(end, manifest.end)
         store.delete(f"{folder}/{name}")
     return False
-
-
-def remove_unnamed(store: ArchiveStore, tp: TopicPartition) -> None:
-    """Remove files that nothing names and others have archived: a reader of all has them twice.
-
-    They are of attempts that were killed, or that published at the same time as a wider one.
-
-    Only below the end of the chain: nobody who still writes one can publish it there, or what is
-    published counts in its place.
-    """
-    folder = partition_folder(tp)
-    names = store.names(folder)
-    doubled: dict[str, tuple[int, int]] = {}
-    widest, reach = "", (-1, -1)
-    for name in names:
-        if match := _FILE.fullmatch(name):
-            span = int(match[1]), int(match[2])
-            if span[0] <= reach[1]:
-                doubled |= {name: span, widest: reach}
-            if span[1] > reach[1]:
-                widest, reach = name, span
-    there = range_of_chain(store, tp) if doubled else None
-    if there is None:
-        return
-    first, last = min(it for it, _ in doubled.values()), max(it for _, it in doubled.values())
-    begun = [_begins(it) for it in names if _kind(it) in (_PUBLISHED, _STAGED)]
-    # The file of the lowest one may be named by a manifest that begins with what was lost before
-    # it.
-    first = max((it for it in begun if it <= first), default=first)
-    named = {it.file for it in manifests_in(store, tp, first, last + 1, (_PUBLISHED,)).values()}
-    staged = (it for it in names if _kind(it) == _STAGED and first <= _begins(it) <= last)
-    named |= {_manifest(store, tp, it).file for it in staged}
-    for name, (_, last) in doubled.items():
-        if name not in named and last < there[1]:
-            store.delete(f"{folder}/{name}")
 
 
 def put_or_check(
@@ -387,35 +380,41 @@ def topic_of(store: ArchiveStore, topic: str) -> ArchivedTopic:
         raise ConfigError(f"{store.path}: {name} is damaged: {error}") from error
 
 
-def chain_of(store: ArchiveStore, tp: TopicPartition) -> list[FileManifest]:
+def chain_of(store: ArchiveStore, tp: TopicPartition, since: int = 0) -> list[FileManifest]:
     """Return the manifests of a partition, in order, also those that wait to be published; what two
-    of them have is left out of the later one.
+    of them have is left out of the later one. ``since``: those that begin before are not read.
 
     Raises:
         ConfigError: one is damaged.
         PartitionError: one is missing between others, or is not of this partition.
     """
-    chain: list[FileManifest] = []
-    folder = partition_folder(tp)
-    names = [it for it in store.names(folder) if _kind(it) in (_PUBLISHED, _STAGED)]
-    for begins, same in groupby(names, _begins):
-        end = chain[-1].end if chain else begins
-        read = [it for it in same if _kind(it) == _PUBLISHED or (chain and begins <= end)]
+    return settled(store, tp, lambda names: list(chain_in(store, tp, names, since)))
+
+
+def chain_in(
+    store: ArchiveStore, tp: TopicPartition, names: Sequence[str], since: int = 0
+) -> Iterator[FileManifest]:
+    """Yield ``chain_of``, each manifest as it is read, of the names of a folder."""
+    there = [it for it in names if kind_of(it) in (PUBLISHED, STAGED) and begins_of(it) >= since]
+    end = -1
+    for begins, same in groupby(there, begins_of):
+        read = [it for it in same if kind_of(it) == PUBLISHED or 0 <= begins <= end]
         if not read:
             continue
-        manifest = max((_manifest(store, tp, it) for it in read), key=attrgetter("end"))
-        if begins > end:
-            raise _broken(tp, f"{folder}/{read[0]}", manifest, end)
-        if manifest.end > end:
-            chain.append(manifest if begins == end else manifest.after(end))
-    return chain
+        manifest = max((manifest_at(store, tp, it) for it in read), key=attrgetter("end"))
+        edge = begins if end < 0 else end
+        if begins > edge:
+            raise _broken(tp, f"{partition_folder(tp)}/{read[0]}", manifest, edge)
+        if manifest.end > edge:
+            yield manifest if begins == edge else manifest.after(edge)
+            end = manifest.end
 
 
 def records_ahead(store: ArchiveStore, tp: TopicPartition, end: int) -> int:
     """Return how many records are archived ahead of a chain that ends there, which no restore
     reads."""
-    names = (it for it in store.names(partition_folder(tp)) if _kind(it) == _STAGED)
-    return sum(_manifest(store, tp, it).records for it in names if _begins(it) >= end)
+    names = (it for it in store.names(partition_folder(tp)) if kind_of(it) == STAGED)
+    return sum(manifest_at(store, tp, it).records for it in names if begins_of(it) >= end)
 
 
 def note_ranges(store: ArchiveStore, topic: str, ranges: Mapping[int, tuple[int, int]]) -> None:
@@ -448,6 +447,25 @@ def noted_ranges(store: ArchiveStore, topic: str) -> dict[int, tuple[int, int]]:
     return {}
 
 
+def note_joined(store: ArchiveStore, topic: str, positions: Mapping[int, int]) -> None:
+    """Keep from which offset on the files of partitions may still be joined."""
+    known = noted_joined(store, topic)
+    if (joined := {**known, **positions}) != known:
+        document = {str(it): joined[it] for it in sorted(joined)}
+        store.replace(f"topic={topic}/{_JOINED}", _document(document))
+
+
+def noted_joined(store: ArchiveStore, topic: str) -> dict[int, int]:
+    """Return what ``note_joined`` kept; nothing where it cannot be read: all files are looked at
+    then."""
+    name = f"topic={topic}/{_JOINED}"
+    try:
+        members = _members(store.read(name), name) if store.exists(name) else {}
+        return {int(it): int(str(offset)) for it, offset in members.items()}
+    except (ConfigError, FatalError, ValueError):
+        return {}
+
+
 def offset_at(store: ArchiveStore, tp: TopicPartition, timestamp: int) -> int:
     """Return the offset of the first batch with a record that is not older, the archive's end if
     there is none.
@@ -455,23 +473,28 @@ def offset_at(store: ArchiveStore, tp: TopicPartition, timestamp: int) -> int:
     By halves, as a broker's index has it: of a chain of thousands of files a few are opened, and
     these two columns of them.
     """
-    chain = chain_of(store, tp)
-    files = [it for it in chain if it.records]
 
-    def young(manifest: FileManifest) -> list[int]:
+    def young(manifest: FileManifest, names: Sequence[str]) -> list[int]:
         try:
             columns = store.columns(
                 f"{partition_folder(tp)}/{manifest.file}", ("base_offset", "max_timestamp")
             )
         except FatalError:
+            if store.names(partition_folder(tp)) != names:
+                raise
             return [manifest.first]  # damaged, which its lane reports
         rows = cast("Sequence[Mapping[str, int]]", columns)
         return [row["base_offset"] for row in rows if row["max_timestamp"] >= timestamp]
 
-    at = bisect_left(files, 1, key=lambda it: bool(young(it)))
-    if at < len(files):
-        return young(files[at])[0]
-    return chain[-1].end if chain else 0
+    def read(names: Sequence[str]) -> int:
+        chain = list(chain_in(store, tp, names))
+        files = [it for it in chain if it.records]
+        at = bisect_left(files, 1, key=lambda it: bool(young(it, names)))
+        if at < len(files):
+            return young(files[at], names)[0]
+        return chain[-1].end if chain else 0
+
+    return settled(store, tp, read)
 
 
 def batch_row(batch: LogBatch) -> tuple[object, ...]:
@@ -488,9 +511,8 @@ def batch_row(batch: LogBatch) -> tuple[object, ...]:
     )
 
 
-def archived_batches(store: ArchiveStore, manifest: FileManifest) -> Iterator[LogBatch]:
-    """Yield the batches of a file whose digest is right; ``PartitionError``: the file or a batch is
-    not what its manifest has."""
+def whole_file(store: ArchiveStore, manifest: FileManifest) -> bytes:
+    """Return the bytes of a file; ``PartitionError``: they are not those of its manifest."""
     tp = TopicPartition(manifest.topic, manifest.partition)
     name = f"{partition_folder(tp)}/{manifest.file}"
     data = store.read(name)
@@ -501,6 +523,13 @@ def archived_batches(store: ArchiveStore, manifest: FileManifest) -> Iterator[Lo
             f"{name} has {len(data)} bytes with digest {digest}, its manifest "
             f"{manifest.size_bytes} with {manifest.sha256}",
         )
+    return data
+
+
+def archived_batches(store: ArchiveStore, manifest: FileManifest) -> Iterator[LogBatch]:
+    """Yield the batches of a file whose digest is right; ``PartitionError``: the file or a batch is
+    not what its manifest has."""
+    data = whole_file(store, manifest)
     if not data:
         return
     file = parquet.ParquetFile(pa.BufferReader(data))

@@ -6,6 +6,7 @@ Flow: file -> ``mm2py_jobs.archive.archive`` -> report as JSON or a table on sta
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from mm2py.clock import SYSTEM_CLOCK
 from mm2py.mirror.backfills import JobState
 from mm2py.observability.logging import some_of
 from mm2py.observability.quantities import size_text
@@ -32,28 +33,49 @@ _ARCHIVED: Final = (
     Column.size("BYTES", "bytes"),
     Column.count("FILES", "files"),
 )
+_KEPT_UP: Final = (
+    Column.text("TOPIC", "topic"),
+    Column.count("PARTITION", "partition"),
+    Column.count("JOINED", "joined"),
+    Column.count("INTO", "into"),
+    Column.size("BYTES", "bytes"),
+    Column.count("REMOVED", "removed"),
+    Column.text("CAUSE", "cause"),
+)
 
 
 def show_archive_plan(options: ArchiveOptions, printer: Printer) -> int:
-    """Print what would be archived, and what cannot be; return the exit code; raises as
-    ``run_archive``."""
+    """Print what would be archived, and what cannot be, then what would be joined and removed of
+    the files that are there; return the exit code; raises as ``run_archive``."""
+    oldest_ms = options.oldest_ms(SYSTEM_CLOCK.now_ms())
     require_spark()
     from mm2py_jobs.archive.archive import planned
     from mm2py_jobs.archive.archive_format import Shape
+    from mm2py_jobs.archive.archive_upkeep import Upkeep, planned_upkeep
 
-    plan = planned(_sides(options), options.folder, Shape(options.shape))
+    sides, upkeep = _sides(options), Upkeep(joins=options.joins, oldest_ms=oldest_ms)
+    plan = planned(sides, options.folder, Shape(options.shape))
+    if upkeep.is_asked:
+        plan["upkeep"] = planned_upkeep(sides, options.folder, upkeep)
     _print(plan, printer, _PLANNED)
     return OK
 
 
 def run_archive(options: ArchiveOptions, printer: Printer) -> int:
-    """Archive, print the report, and return the exit code; ``Mm2pyError``: see ``archive_flow``."""
+    """Archive, keep the files up where that is asked for, print the report, and return the exit
+    code.
+
+    Raises:
+        Mm2pyError: see ``archive_flow`` and ``keep_up``.
+    """
+    oldest_ms = options.oldest_ms(SYSTEM_CLOCK.now_ms())
     require_spark()
     from mm2py_jobs.archive.archive import archive_flow
     from mm2py_jobs.archive.archive_format import Shape
+    from mm2py_jobs.archive.archive_upkeep import Upkeep, keep_up
     from mm2py_jobs.progress import reporting
 
-    sides = _sides(options)
+    sides, upkeep = _sides(options), Upkeep(joins=options.joins, oldest_ms=oldest_ms)
     with reporting(sides, "archive", options.topics, printer) as reported:
         report = archive_flow(
             sides,
@@ -63,7 +85,11 @@ def run_archive(options: ArchiveOptions, printer: Printer) -> int:
             rate_limit=options.rate_limit,
             progress=reported,
         )
-        causes = [str(row["cause"]) for row in rows_of(report, "partitions") if row["cause"]]
+        if upkeep.is_asked:
+            report["upkeep"] = keep_up(sides, options.folder, upkeep, options.place.open)
+        kept_up = rows_of(report, "upkeep")
+        rows = [*rows_of(report, "partitions"), *kept_up]
+        causes = [str(row["cause"]) for row in rows if row["cause"]]
         reported.end(
             state=JobState.FAILED if causes else JobState.DONE,
             records=count_of(report, "records") or 0,
@@ -81,8 +107,16 @@ def run_archive(options: ArchiveOptions, printer: Printer) -> int:
             )
         if row["cause"]:
             say(f"not archived: {row['cause']}")
+    for row in kept_up:
+        if row["cause"]:
+            say(f"not kept up: {row['topic']}-{row['partition']}: {row['cause']}")
     records, size = count_of(report, "records") or 0, size_text(count_of(report, "bytes"))
     say(f"archived {records:,} records in {size} to {report['path']}")
+    if upkeep.is_asked:
+        joined, into, removed = (
+            sum(count_of(row, it) or 0 for row in kept_up) for it in ("joined", "into", "removed")
+        )
+        say(f"joined {joined:,} files into {into:,}, removed {removed:,}")
     return FAILED if causes else OK
 
 
@@ -100,3 +134,6 @@ def _gone(report: Mapping[str, object]) -> str:
 
 def _print(report: Mapping[str, object], printer: Printer, columns: Sequence[Column]) -> None:
     printer.rows(report, rows_of(report, "partitions"), columns, "nothing new to archive")
+    if printer.is_table and "upkeep" in report:
+        kept_up = rows_of(report, "upkeep")
+        printer.rows(report, kept_up, _KEPT_UP, "no files to join or to remove")

@@ -122,6 +122,16 @@ class ArchiveStore:
                 f"archive file {name} below {self.path}: {cause_text(error)}"
             ) from error
 
+    def footer(self, name: str) -> parquet.FileMetaData:
+        """Return what a Parquet file says of itself; ``FatalError``: as ``columns``."""
+        try:
+            with self._system.open_input_file(self._at(name)) as file:
+                return parquet.ParquetFile(file).metadata
+        except self._errors as error:
+            raise FatalError(
+                f"archive file {name} below {self.path}: {cause_text(error)}"
+            ) from error
+
     def write(self, name: str, data: bytes) -> None:
         """Write a file; returns when it is durable, as far as the store allows that.
         ``FatalError``: it cannot be written; a full disk, for one."""

@@ -28,7 +28,7 @@ from mm2py.api.task import BatchSourceTask, Delivery, Outgoing
 from mm2py.client.pacing import ByteRate
 from mm2py.config.class_names import MIRROR_SOURCE_CONNECTOR
 from mm2py.config.definitions import parse_config
-from mm2py.errors import Mm2pyError, PartitionError
+from mm2py.errors import FatalError, Mm2pyError, PartitionError
 from mm2py.mirror.source_offsets import mirror_source_partition, next_offset
 from mm2py.protocol.record_batch import RecordBatch
 from mm2py.types import TopicPartition
@@ -230,7 +230,7 @@ class _LaneLog:
     ) -> None:
         self.source, self.target, self.end = source, target, end
         self._position = position
-        self._files = deque(it for it in chain if position < it.end and it.begins < end)
+        self._files = self._wanted(chain)
         self.batches: deque[RecordBatch] = deque()
         self.under_way = 0
         self.target_next = -1
@@ -248,14 +248,27 @@ class _LaneLog:
         return True
 
     def load(self, store: ArchiveStore) -> None:
+        """Read the next file; where it was joined with others meanwhile, the one that has it."""
         manifest = self._files[0]
         first = max(self._position, manifest.first)
         batches: list[RecordBatch] = []
-        for batch in archived_batches(store, manifest):
-            if batch.last_offset >= first and batch.base_offset < self.end:
-                batches += _sendable(batch, first, manifest)
+        try:
+            for batch in archived_batches(store, manifest):
+                if batch.last_offset >= first and batch.base_offset < self.end:
+                    batches += _sendable(batch, first, manifest)
+        except FatalError:
+            chain = chain_of(store, TopicPartition(manifest.topic, manifest.partition))
+            if manifest in chain:
+                raise
+            _check_whole(self.source, chain, max(self._position, manifest.first), self.end)
+            self._files = self._wanted(chain)
+            return
         self.batches.extend(batches)
         self._files.popleft()
+        self._position = max(self._position, manifest.end)
+
+    def _wanted(self, chain: Sequence[FileManifest]) -> deque[FileManifest]:
+        return deque(it for it in chain if self._position < it.end and it.begins < self.end)
 
     def take(self, budget_bytes: int) -> list[RecordBatch]:
         """Return batches of about a size, at least one if there are any."""

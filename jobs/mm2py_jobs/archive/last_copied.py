@@ -16,7 +16,7 @@ from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
 from mm2py.errors import ConfigError, FatalError, PartitionError, ProtocolError
 from mm2py.types import TopicPartition
-from mm2py_jobs.archive.archive_format import archived_batches, chain_of
+from mm2py_jobs.archive.archive_format import archived_batches, chain_in, settled
 from mm2py_jobs.archive.archive_store import ArchiveStore
 from mm2py_jobs.verify.compare import WINDOWS
 from mm2py_jobs.verify.log_entries import LogEntry, OffsetRange, entries_of
@@ -55,15 +55,20 @@ async def copied_reach(
 
 def _last_below(store: ArchiveStore, tp: TopicPartition, end: int) -> Sequence[LogEntry]:
     """Return the last records below an offset that one file has."""
-    for manifest in reversed([it for it in chain_of(store, tp) if it.first < end and it.records]):
-        last = deque[LogEntry](maxlen=LAST)
-        for batch in archived_batches(store, manifest):
-            if batch.base_offset >= end:
-                break
-            last += (it for it in entries_of(batch) if manifest.first <= it.offset < end)
-        if last:
-            return list(last)
-    return ()
+
+    def read(names: Sequence[str]) -> Sequence[LogEntry]:
+        there = [it for it in chain_in(store, tp, names) if it.first < end and it.records]
+        for manifest in reversed(there):
+            last = deque[LogEntry](maxlen=LAST)
+            for batch in archived_batches(store, manifest):
+                if batch.base_offset >= end:
+                    break
+                last += (it for it in entries_of(batch) if manifest.first <= it.offset < end)
+            if last:
+                return list(last)
+        return ()
+
+    return settled(store, tp, read)
 
 
 async def _reach(target: Cluster, copy: TopicPartition, wanted: Sequence[LogEntry]) -> Reach | None:

@@ -36,9 +36,9 @@ from mm2py_jobs.archive.archive_format import (
     put_manifest,
     put_or_check,
     range_of_chain,
-    remove_unnamed,
     topic_of,
 )
+from mm2py_jobs.archive.archive_removal import remove_unnamed
 from mm2py_jobs.archive.archive_store import ArchiveStore
 from mm2py_jobs.flow_sides import FlowSides
 from mm2py_jobs.log.log_ends import LogEnds
@@ -56,7 +56,7 @@ T, U = TopicPartition("t", 0), TopicPartition("u", 0)
 
 
 @pytest.fixture(autouse=True)
-def _configs(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_configs(monkeypatch: pytest.MonkeyPatch) -> None:
     async def none(_admin: Admin, names: Mapping[str, object]) -> Mapping[str, object]:
         return dict.fromkeys(names, ())
 

@@ -1,0 +1,150 @@
+"""Removes what an archive does not need: files of killed attempts, what a joined file takes the
+place of, and what is too old.
+
+Flow: the names in a partition's folder -> manifests of a range -> manifests go first, then files,
+so that a kill leaves files that nothing names, for the next one to remove.
+"""
+
+import re
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from mm2py.types import TopicPartition
+from mm2py_jobs.archive.archive_format import (
+    PUBLISHED,
+    STAGED,
+    FileManifest,
+    begins_of,
+    kind_of,
+    manifest_at,
+    manifests_in,
+    partition_folder,
+    range_of_chain,
+    settled,
+)
+from mm2py_jobs.archive.archive_store import ArchiveStore, each
+
+_FILE: Final = re.compile(r"(\d+)-(\d+)\..*\.parquet")
+_FILE_OR_PART: Final = re.compile(r"(\d+)-(\d+)\..*\.parquet(?:\.\w+\.tmp)?")
+JOINED_FILE: Final = ".joined.parquet"
+"""How the name of a file ends that was made of others: until its manifest is there it doubles them,
+and only who joins removes it."""
+_ALL: Final = 2**63
+
+
+def remove_unnamed(store: ArchiveStore, tp: TopicPartition) -> None:
+    """Remove files that nothing names and others have archived: a reader of all has them twice.
+
+    They are of attempts that were killed, or that published at the same time as a wider one.
+
+    Only below the end of the chain: nobody who still writes one can publish it there, or what is
+    published counts in its place.
+    """
+    folder = partition_folder(tp)
+    names = [it for it in store.names(folder) if JOINED_FILE not in it]
+    doubled: dict[str, tuple[int, int]] = {}
+    widest, reach = "", (-1, -1)
+    for name in names:
+        if match := _FILE.fullmatch(name):
+            span = int(match[1]), int(match[2])
+            if span[0] <= reach[1]:
+                doubled |= {name: span, widest: reach}
+            if span[1] > reach[1]:
+                widest, reach = name, span
+    there = range_of_chain(store, tp) if doubled else None
+    if there is None:
+        return
+    first, last = min(it for it, _ in doubled.values()), max(it for _, it in doubled.values())
+    begun = [begins_of(it) for it in names if kind_of(it) in (PUBLISHED, STAGED)]
+    # The file of the lowest one may be named by a manifest that begins with what was lost before
+    # it.
+    first = max((it for it in begun if it <= first), default=first)
+    named = {it.file for it in manifests_in(store, tp, first, last + 1, (PUBLISHED,)).values()}
+    staged = (it for it in names if kind_of(it) == STAGED and first <= begins_of(it) <= last)
+    named |= {manifest_at(store, tp, it).file for it in staged}
+    for name, (_, last) in doubled.items():
+        if name not in named and last < there[1]:
+            store.delete(f"{folder}/{name}")
+
+
+def remove_replaced(store: ArchiveStore, tp: TopicPartition, begins: int) -> bool:
+    """Remove the manifests, and then the files, that the widest manifest from ``begins`` on takes
+    the place of; False where its own file is not there, and nothing is removed."""
+    folder = partition_folder(tp)
+
+    def replaced(names: Sequence[str]) -> tuple[bool, list[str], list[str]]:
+        published = [it for it in names if kind_of(it) == PUBLISHED]
+        same = {it: manifest_at(store, tp, it) for it in published if begins_of(it) == begins}
+        if not same:
+            return True, [], []
+        counts = max(same, key=lambda it: same[it].end)
+        end, file = same[counts].end, same[counts].file
+        # What is before may have lost records at its beginning, and its file in this range.
+        low = max((it for it in map(begins_of, published) if it < begins), default=begins)
+        others = [it for it in published if low <= begins_of(it) < end and it != counts]
+        read = {it: manifest_at(store, tp, it) for it in others}
+        manifests = [it for it, one in read.items() if one.begins >= begins and one.end <= end]
+        spared = {file, *(one.file for it, one in read.items() if it not in manifests)}
+        files = [it for it in files_within(names, begins, end) if it not in spared]
+        return file in names, manifests, files
+
+    is_whole, manifests, files = settled(store, tp, replaced)
+    if is_whole:
+        for doomed in (manifests, files):
+            each(lambda it: store.delete(f"{folder}/{it}"), doomed)
+    return is_whole
+
+
+def files_within(names: Sequence[str], begins: int, end: int) -> list[str]:
+    """Return the files, whole or not, of a folder that have nothing outside of a range."""
+    spans = ((it, _FILE_OR_PART.fullmatch(it)) for it in names)
+    return [it for it, span in spans if span and begins <= int(span[1]) and int(span[2]) < end]
+
+
+def crowded(names: Sequence[str], chain: Sequence[FileManifest]) -> list[FileManifest]:
+    """Return the manifests of a chain in whose range the folder has other manifests, or files."""
+    spans = (_FILE_OR_PART.fullmatch(it) for it in names)
+    firsts = sorted(int(it[1]) for it in spans if it)
+    begun = sorted(begins_of(it) for it in names if kind_of(it) == PUBLISHED)
+
+    def count(at: Sequence[int], it: FileManifest) -> int:
+        return bisect_left(at, it.end) - bisect_left(at, it.begins)
+
+    return [it for it in chain if count(begun, it) > 1 or count(firsts, it) > 1]
+
+
+def count_from(names: Sequence[str], since: int) -> int:
+    """Return how many manifests, or files where these are more, begin there or later."""
+    spans = (_FILE_OR_PART.fullmatch(it) for it in names)
+    files = sum(int(it[1]) >= since for it in spans if it)
+    return max(files, sum(kind_of(it) == PUBLISHED and begins_of(it) >= since for it in names))
+
+
+def begun_in(names: Iterable[str]) -> set[int]:
+    """Return where the manifests of a folder begin."""
+    return {begins_of(it) for it in names if kind_of(it) == PUBLISHED}
+
+
+def remove_before(store: ArchiveStore, tp: TopicPartition, end: int) -> None:
+    """Remove the manifests that end there or before, and all that is left of files before."""
+    folder = partition_folder(tp)
+
+    def older(names: Sequence[str]) -> tuple[list[str], set[str]]:
+        begun = [it for it in names if kind_of(it) == PUBLISHED and begins_of(it) < end]
+        read = {it: manifest_at(store, tp, it) for it in begun}
+        manifests = sorted(
+            (it for it, one in read.items() if one.end <= end),
+            # A kill leaves a chain: what is within another one goes before that.
+            key=lambda it: (read[it].end, -read[it].begins),
+        )
+        return manifests, {one.file for it, one in read.items() if it not in manifests}
+
+    manifests, spared = settled(store, tp, older)
+    for name in manifests:
+        store.delete(f"{folder}/{name}")
+    names = store.names(folder)
+    # A joined file that ends later was left by a killed run, before its manifest.
+    begun = [it for it in files_within(names, 0, _ALL) if int(it.partition("-")[0]) < end]
+    files = {*files_within(names, 0, end), *(it for it in begun if JOINED_FILE in it)}
+    each(lambda it: store.delete(f"{folder}/{it}"), files - spared)

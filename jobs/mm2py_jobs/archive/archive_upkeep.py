@@ -1,0 +1,387 @@
+"""Keeps an archive's files few and young: joins the small ones that many runs leave, and removes
+those whose records are too old.
+
+Flow: names of files on the driver -> lanes of partitions -> chain of manifests and footers of files
+-> neighbours of one date, up to ``FILE_BYTES`` of log -> one file, its manifest, and only then the
+others go. No cluster is asked, and rows are copied as they are.
+
+Invariants; a kill, a twin, a run of the archive or a reader may be between any two steps:
+
+1. A manifest is written when its file is whole, and counts at once: it is wider than those that it
+   takes the place of.
+2. Nothing is removed but what is within the range of one manifest whose own file is there, and what
+   ends before the chain that retention leaves. That begins later, and has no gap.
+3. The names of a joined file and its manifest have the digest of its bytes: of two runs at once one
+   writes what the other has written.
+4. The last file stays, however old: the next run of the archive continues behind it.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from typing import Final, NamedTuple, cast, final
+
+import pyarrow as pa
+from pyarrow import parquet
+
+from mm2py.errors import ConfigError, FatalError, PartitionError
+from mm2py.types import TopicPartition
+from mm2py_jobs.archive.archive import FILE_BYTES, archive_root
+from mm2py_jobs.archive.archive_format import (
+    BATCHES,
+    FileManifest,
+    chain_in,
+    manifest_stem,
+    note_joined,
+    noted_joined,
+    partition_folder,
+    publish_staged,
+    settled,
+    topics_in,
+    whole_file,
+)
+from mm2py_jobs.archive.archive_removal import (
+    JOINED_FILE,
+    begun_in,
+    count_from,
+    crowded,
+    remove_before,
+    remove_replaced,
+)
+from mm2py_jobs.archive.archive_store import ArchiveStore, each
+from mm2py_jobs.copy.dealing import DealtWork, answers_of
+from mm2py_jobs.flow_sides import FlowSides
+from mm2py_jobs.spark.record_columns import ARROW_SCHEMA
+from mm2py_jobs.spark.session import OpenSession
+
+_DAY_MS: Final = 24 * 3_600 * 1_000
+_GROUP_BYTES: Final = 8 * 1024 * 1024
+_AT_ONCE: Final = 16
+"""Partitions whose manifests a lane has in memory."""
+_STAMPS: Final = {"max_timestamp": 1, "timestamp": 1_000}
+"""Columns of either shape with the time of a row, and how many of its units are a ms."""
+_OFFSETS: Final = ("base_offset", "offset")
+"""Columns of either shape with the first offset of a row."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upkeep:
+    """What is to be done: files are joined, those with nothing from ``oldest_ms`` on are removed,
+    -1: none."""
+
+    joins: bool = False
+    oldest_ms: int = -1
+
+    @property
+    def is_asked(self) -> bool:
+        return self.joins or self.oldest_ms >= 0
+
+
+class _Waiting(NamedTuple):
+    """A partition; files before ``since`` are joined already."""
+
+    topic: str
+    partition: int
+    since: int
+    files: int
+
+
+class Footer(NamedTuple):
+    """What a file has: bytes of log, its first offset and latest timestamp (-1: none)."""
+
+    bytes: int
+    first: int
+    newest: int
+
+
+@final
+@dataclass(slots=True)
+class _Found:
+    """What is to be done with a partition; files before ``begins`` are left of a killed run."""
+
+    tp: TopicPartition
+    since: int
+    begins: int = 0
+    expired: list[FileManifest] = field(default_factory=list[FileManifest])
+    groups: list[list[FileManifest]] = field(default_factory=list[list[FileManifest]])
+    cause: str = ""
+
+    @property
+    def joins(self) -> list[list[FileManifest]]:
+        return [it for it in self.groups if len(it) > 1]
+
+    def row(self) -> dict[str, object]:
+        return {
+            "topic": self.tp.topic,
+            "partition": self.tp.partition,
+            "joined": sum(map(len, self.joins)),
+            "into": len(self.joins),
+            "bytes": sum(it.size_bytes for group in self.joins for it in group),
+            "removed": len(self.expired),
+            "removed_to": self.expired[-1].end if self.expired else -1,
+            "cause": self.cause,
+        }
+
+
+def planned_upkeep(flow: FlowSides, path: str, upkeep: Upkeep) -> list[dict[str, object]]:
+    """Return what ``keep_up`` would do now, by partition; changes nothing. ``FatalError``: the
+    archive cannot be read."""
+    store = ArchiveStore(archive_root(path, flow.flow))
+    waiting = _waiting(flow, store, upkeep)
+    found = each(lambda it: _look(store, it, upkeep, writes=False), waiting)
+    return [it.row() for it in found if it.joins or it.expired or it.cause]
+
+
+def keep_up(
+    flow: FlowSides, path: str, upkeep: Upkeep, open_spark: Callable[[], OpenSession]
+) -> list[dict[str, object]]:
+    """Join and remove files of the flow's topics; return what was done, by partition.
+
+    Raises:
+        FatalError: the archive cannot be read, or Spark failed.
+    """
+    root = archive_root(path, flow.flow)
+    store = ArchiveStore(root)
+    waiting = _waiting(flow, store, upkeep)
+    if not waiting:
+        return []
+    with open_spark() as opened:
+        answers = answers_of(
+            opened,
+            run_lane,
+            DealtWork(waiting, lambda it: it.files),
+            lambda lane: {
+                "path": root,
+                "joins": upkeep.joins,
+                "oldest_ms": upkeep.oldest_ms,
+                "partitions": lane,
+                "lost": "",
+            },
+            name=f"archive upkeep {flow.flow}",
+        )
+    positions: dict[str, dict[int, int]] = {}
+    for answer in answers:
+        at = int(str(answer.pop("since")))
+        positions.setdefault(str(answer["topic"]), {})[int(str(answer["partition"]))] = at
+    each(lambda topic: note_joined(store, topic, positions[topic]), positions)
+    answers.sort(key=lambda it: (str(it["topic"]), int(str(it["partition"]))))
+    return [it for it in answers if it["joined"] or it["removed"] or it["cause"]]
+
+
+def _waiting(flow: FlowSides, store: ArchiveStore, upkeep: Upkeep) -> list[_Waiting]:
+    """Return the partitions with more than one file to look at; reads no manifest."""
+    topics = [it for it in topics_in(store) if flow.chooses(it)]
+    known = each(lambda it: noted_joined(store, it), topics)
+    folders = each(lambda it: store.names(f"topic={it}"), topics)
+    partitions = [
+        _Waiting(topic, number, joined.get(number, 0), 0)
+        for topic, joined, names in zip(topics, known, folders, strict=True)
+        for number in sorted(
+            int(it.removeprefix("partition=")) for it in names if it.startswith("partition=")
+        )
+    ]
+
+    def counted(it: _Waiting) -> _Waiting:
+        names = store.names(partition_folder(TopicPartition(it.topic, it.partition)))
+        return it._replace(files=count_from(names, 0 if upkeep.oldest_ms >= 0 else it.since))
+
+    return [it for it in each(counted, partitions) if it.files > 1]
+
+
+def _look(store: ArchiveStore, waiting: _Waiting, upkeep: Upkeep, *, writes: bool) -> _Found:
+    tp = TopicPartition(waiting.topic, waiting.partition)
+    found = _Found(tp, waiting.since)
+    try:
+        if writes:
+            publish_staged(store, tp)
+        if upkeep.oldest_ms >= 0:
+            found.begins, found.expired = settled(
+                store, tp, lambda names: _expired(store, chain_in(store, tp, names), upkeep)
+            )
+        if upkeep.joins:
+            since = max([waiting.since, *(it.end for it in found.expired)])
+            found.groups = settled(
+                store, tp, lambda names: _groups(store, names, chain_in(store, tp, names, since))
+            )
+    except (ConfigError, FatalError, PartitionError) as error:
+        found.cause = str(error)
+    return found
+
+
+def _expired(
+    store: ArchiveStore, chain: Iterable[FileManifest], upkeep: Upkeep
+) -> tuple[int, list[FileManifest]]:
+    """Return where a chain begins, and its first files whose records are all too old, as Kafka
+    counts segments; records without a timestamp stay."""
+    begins, newest = 0, -1
+    last: FileManifest | None = None
+    found: list[FileManifest] = []
+    for manifest in chain:
+        if last is None:
+            begins = manifest.begins
+        else:
+            footer = footer_of(store, last)
+            newest = max(newest, footer.newest)
+            if not 0 <= newest < upkeep.oldest_ms or (footer.bytes and footer.newest < 0):
+                break
+            found.append(last)
+        last = manifest
+    return begins, found
+
+
+def _groups(
+    store: ArchiveStore, names: Sequence[str], chain: Iterable[FileManifest]
+) -> list[list[FileManifest]]:
+    """Return the files of a chain; neighbours that become one are together.
+
+    A date is that of the latest record so far: dates do not go back. What was lost before a file
+    can only be said at the beginning of one. A manifest that counts from where the one before it
+    ends, as of two runs at once, stays: another one cannot begin there.
+    """
+    groups: list[list[FileManifest]] = []
+    size, date, newest, is_open, begun = 0, -1, -1, False, begun_in(names)
+    for manifest in chain:
+        footer = footer_of(store, manifest)
+        newest = max(newest, footer.newest)
+        size += footer.bytes
+        is_whole = manifest.begins in begun
+        if (
+            is_open
+            and is_whole
+            and newest // _DAY_MS == date
+            and size <= FILE_BYTES
+            and manifest.lost_from < 0
+            and (not footer.bytes or footer.first >= manifest.first)
+        ):
+            groups[-1].append(manifest)
+            continue
+        groups.append([manifest])
+        size, date, is_open = footer.bytes, newest // _DAY_MS, is_whole
+    return groups
+
+
+def footer_of(store: ArchiveStore, manifest: FileManifest) -> Footer:
+    """Read the footer of a file; ``FatalError``: it cannot be read."""
+    tp = TopicPartition(manifest.topic, manifest.partition)
+    metadata = store.footer(f"{partition_folder(tp)}/{manifest.file}")
+    size, first, newest = 0, -1, -1
+    for group in map(metadata.row_group, range(metadata.num_row_groups)):
+        size += group.total_byte_size
+        for column in map(group.column, range(group.num_columns)):
+            name, known = column.path_in_schema, column.statistics
+            if known is None or not known.has_min_max:
+                continue
+            if name in _STAMPS:
+                newest = max(newest, known.max_raw // _STAMPS[name])
+            elif name in _OFFSETS and first < 0:
+                first = known.min_raw
+    return Footer(size, first, newest)
+
+
+# ---- in a task
+
+
+def run_lane(lane: Mapping[str, object]) -> dict[str, object]:
+    """Keep up the partitions of a lane; runs in a Spark task."""
+    store = ArchiveStore(str(lane["path"]))
+    upkeep = Upkeep(joins=bool(lane["joins"]), oldest_ms=int(str(lane["oldest_ms"])))
+    rows = cast("Sequence[tuple[str, int, int, int]]", lane["partitions"])
+    answers: list[dict[str, object]] = []
+    for at in range(0, len(rows), _AT_ONCE):
+        part = [_Waiting(*it) for it in rows[at : at + _AT_ONCE]]
+        if lane["lost"]:
+            found = [_Found(TopicPartition(*it[:2]), it.since) for it in part]
+        else:
+            found = each(lambda it: _look(store, it, upkeep, writes=True), part)
+        for it in found:
+            if lane["lost"]:
+                it.cause = f"{it.tp}: {lane['lost']}"
+            elif not it.cause:
+                _keep_up(store, it)
+            answers.append({**it.row(), "since": it.since})
+    return {"partitions": answers}
+
+
+def _keep_up(store: ArchiveStore, found: _Found) -> None:
+    """Do what was found; what could not be done is left out of it, with the cause."""
+    begins, tp = found.begins, found.tp
+    expired, groups, found.expired, found.groups = found.expired, found.groups, [], []
+    try:
+        if expired or begins:
+            remove_before(store, tp, expired[-1].end if expired else begins)
+            found.expired = expired
+        chain = [manifest for group in groups for manifest in group]
+        for manifest in crowded(store.names(partition_folder(tp)), chain):
+            remove_replaced(store, tp, manifest.begins)
+        for group in groups:
+            if len(group) > 1 and _join(store, tp, group):
+                found.groups.append(group)
+    except (ConfigError, FatalError, PartitionError) as error:
+        found.cause = str(error)
+    else:
+        found.since = groups[-1][0].begins if groups else found.since
+
+
+def _join(store: ArchiveStore, tp: TopicPartition, group: Sequence[FileManifest]) -> bool:
+    """Put one file in the place of several; False where another run has done something with them
+    meanwhile."""
+    begun = {it.begins for it in group}
+    try:
+        data = _joined(each(lambda it: whole_file(store, it), group))
+    except FatalError:
+        if begun <= begun_in(store.names(partition_folder(tp))):
+            raise
+        return False
+    digest = sha256(data).hexdigest()
+    first, end = group[0].first, group[-1].end
+    manifest = replace(
+        group[0],
+        end=end,
+        records=sum(it.records for it in group),
+        size_bytes=len(data),
+        file=f"{first:020d}-{end - 1:020d}.{digest[:16]}{JOINED_FILE}",
+        sha256=digest,
+        # Of a producer the last offset counts.
+        mirrors=[*{it[0]: it for one in group for it in one.mirrors}.values()],
+    )
+    file = f"{partition_folder(tp)}/{manifest.file}"
+    name = f"{manifest_stem(tp, manifest.begins)}.{digest[:16]}.json"
+    if not store.exists(file):
+        store.replace(file, data)
+    if not begun <= begun_in(store.names(partition_folder(tp))):
+        return False
+    store.replace(name, manifest.to_bytes())
+    if remove_replaced(store, tp, manifest.begins):
+        return True
+    store.delete(name)
+    raise PartitionError(
+        f"another run has removed {manifest.file} while it was written",
+        topic=tp.topic,
+        partition=tp.partition,
+        offset=first,
+        remedy="nothing is lost; let one run at a time keep up an archive",
+    )
+
+
+def _joined(files: Sequence[bytes]) -> bytes:
+    """Return the Parquet file of the rows of all."""
+    opened = [parquet.ParquetFile(pa.BufferReader(it)) for it in files]
+    schema = BATCHES if "batch" in opened[0].schema_arrow.names else ARROW_SCHEMA
+    filled = [it.metadata.row_group(0).column(0) for it in opened if it.num_row_groups]
+    packs = any(it.compression == "ZSTD" for it in filled)
+    out = pa.BufferOutputStream()
+    writer = parquet.ParquetWriter(out, schema, compression="zstd" if packs else "none")
+    waiting, size = list[pa.RecordBatch](), 0
+    for file in opened:
+        for number in range(file.num_row_groups):
+            rows = file.read_row_group(number).to_batches()
+            waiting += rows
+            size += sum(it.nbytes for it in rows)
+            if size >= _GROUP_BYTES:
+                writer.write_table(pa.Table.from_batches(waiting).combine_chunks())
+                waiting, size = [], 0
+    if waiting:
+        writer.write_table(pa.Table.from_batches(waiting).combine_chunks())
+    writer.close()
+    return out.getvalue().to_pybytes()
