@@ -8,6 +8,7 @@ import pytest
 
 from mm2py.api.connector import ConnectorFactory
 from mm2py.errors import ConfigError, Mm2pyError, RequestTimedOutError, RetriableError
+from mm2py.mirror.offset_checks import java_text
 from mm2py.protocol import error_codes as codes
 from mm2py.runtime.errors import BadRequestError, HerderError
 from mm2py.runtime.herder.api import OffsetEditing, OffsetEntry
@@ -133,6 +134,30 @@ async def test_only_the_listed_positions_change_and_are_stored_as_java_does(benc
     assert await bench.value(KEY) == b'{"offset":41}'
     await bench.editor.alter("c", CONFIG, [OffsetEntry(PARTITION, None)])
     assert await bench.value(KEY) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "offset", "warned"),
+    [
+        ({}, {"offset": 5}, False),
+        ({"cluster": "B"}, {"offset": 5}, True),
+        ({"topic": "u"}, {"offset": 5}, True),
+        ({"partition": 9}, {"offset": 5}, True),
+        ({"partition": 9}, None, False),
+    ],
+)
+async def test_a_position_of_what_had_none_is_stored_as_in_java_and_logged(
+    bench: Bench,
+    caplog: pytest.LogCaptureFixture,
+    change: Mapping[str, str | int],
+    offset: Mapping[str, int] | None,
+    warned: bool,
+) -> None:
+    partition = {**PARTITION, **change}
+    answer = await bench.editor.alter("c", CONFIG, [OffsetEntry(partition, offset)])
+    assert answer == "The offsets for this connector have been altered successfully"
+    shown = f"partitions={java_text(partition)}; they count where the connector has these"
+    assert (shown in caplog.text) == warned
 
 
 async def test_a_connector_without_a_say_gets_the_longer_message(bench: Bench) -> None:
