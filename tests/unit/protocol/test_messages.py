@@ -147,7 +147,7 @@ def test_metadata_is_read(version: int) -> None:
     assert found.cluster_id == ("c" if version >= 2 else None)
     epoch, topic_id = (5 if version >= 7 else -1), (ID if version >= 10 else NO_TOPIC_ID)
     assert found.topics == (
-        TopicMetadata("t", topic_id, True, (PartitionMetadata(2, 1, epoch, 9),), 0),
+        TopicMetadata("t", topic_id, True, (PartitionMetadata(2, 1, epoch, 9, in_sync=1),), 0),
         TopicMetadata("gone", NO_TOPIC_ID, False, (), 3),
     )
     assert (found.controller_id, found.error_code) == (1, 0)
