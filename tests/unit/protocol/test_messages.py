@@ -516,6 +516,7 @@ def test_server_error_says_whether_a_retry_helps() -> None:
     final = server_error(10, "too big")
     assert isinstance(final, FatalServerError)
     assert str(final).startswith("MESSAGE_TOO_LARGE (10): too big; raise max.message.bytes")
+    assert "bring its brokers back" in str(server_error(19))
 
 
 def test_a_code_newer_than_the_table_is_fatal_and_keeps_its_number() -> None:
