@@ -139,8 +139,7 @@ class ConfigSync:
                 continue
             remote = remote_topics[topic]
             seen.add(remote)
-            problem = f"{answer.message} while those of {topic} are read on the source"
-            self._refusals.note(remote, f"{problem}: grant DescribeConfigs on {topic}")
+            self._refusals.note(remote, f"those of {topic} cannot be read: {answer}")
         return entries
 
     async def _alter(self, changes: Mapping[str, Sequence[ConfigOp]]) -> dict[str, str]:
@@ -162,7 +161,7 @@ class ConfigSync:
                 others = [it for it in operations if it.name not in _DELETES]
                 is_one = len(operations) == 1 or not others
                 if is_one or error.code not in _OF_ONE_CONFIG:
-                    refused.setdefault(remote, []).append(_refusal(operations, error))
+                    refused.setdefault(remote, []).append(self._refusal(operations, error))
                     continue
                 middle = len(others) // 2
                 first, second = (
@@ -193,14 +192,12 @@ class ConfigSync:
         if cause is None:
             self._refusals.clear(remote)
             return
-        self._refusals.note(
-            remote,
-            f"{cause} (on {self._target_alias}): grant AlterConfigs, or name the config in"
-            " config.properties.exclude",
-        )
+        self._refusals.note(remote, cause)
 
-
-def _refusal(operations: Sequence[ConfigOp], error: ServerError) -> str:
-    names = [it.name for it in operations]
-    is_named = len(names) == 1 or _DELETES.issuperset(names)
-    return f"{', '.join(names)}: {error}" if is_named else str(error)
+    def _refusal(self, operations: Sequence[ConfigOp], error: ServerError) -> str:
+        if error.code not in _OF_ONE_CONFIG:
+            return str(error)
+        names = [it.name for it in operations]
+        is_named = len(names) == 1 or _DELETES.issuperset(names)
+        text = f"{', '.join(names)}: {error}" if is_named else str(error)
+        return f"{text} (on {self._target_alias}): name the config in config.properties.exclude"

@@ -27,7 +27,7 @@ from typing import Final, final
 from mm2py.api.context import TaskContext
 from mm2py.client.connect.group_admin import Committed
 from mm2py.clock import each_of, together, wait_or_stop
-from mm2py.errors import FatalServerError, Mm2pyError, ServerError
+from mm2py.errors import Mm2pyError, RetriableError, ServerError
 from mm2py.mirror.checkpoints import GROUP_STATES, Checkpoint
 from mm2py.observability.logging import some_of
 from mm2py.protocol.error_codes import (
@@ -198,7 +198,7 @@ class GroupSync:
         for group in groups:
             answer, checkpoints = answers.get(group, {}), self._checkpoints.get(group, {})
             if isinstance(answer, Mm2pyError):
-                self._refused(group, f"{answer}{_remedy(answer)}")  # (2)
+                self._refused(group, answer)  # (2)
                 continue
             # Only where the group still is where it was moved to: a client may have moved it since.
             too_far = {
@@ -227,7 +227,7 @@ class GroupSync:
             answers = await self._target.commit(group, offsets)
         except Mm2pyError as error:  # its coordinator does not answer, or may not be asked for
             self._keep_too_far(group, too_far)
-            self._refused(group, f"{error}{_remedy(error)}")
+            self._refused(group, error)
             return
         refused = {tp: error for tp, error in answers.items() if error is not None}
         codes = {error.code for error in refused.values()}
@@ -258,11 +258,13 @@ class GroupSync:
         if offsets:
             self._too_far[group] = {**offsets, **self._too_far.get(group, {})}
 
-    def _refused(self, group: str, cause: str) -> None:
+    def _refused(self, group: str, cause: str | Mm2pyError) -> None:
         self._again[group] = self._clock.monotonic() + AGAIN_S
         self._wanted.pop(group, None)  # its turn has what changed meanwhile
         self._in_use.discard(group)  # a refusal for another cause is reported
-        self._refusals.note(group, cause)
+        # A coordinator that moves has all of its groups with it.
+        level = logging.DEBUG if isinstance(cause, RetriableError) else logging.WARNING
+        self._refusals.note(group, str(cause), level=level)
 
     def _clear(self, group: str) -> None:
         self._again.pop(group, None)
@@ -298,16 +300,5 @@ class GroupSync:
 def _cause(refused: Mapping[TopicPartition, ServerError]) -> str:
     tp, error = next(iter(refused.items()))
     more = f" and {len(refused) - 1} partitions more" if len(refused) > 1 else ""
-    return f"{tp}{more}: {error}{_remedy(error)}"
-
-
-def _remedy(error: Mm2pyError) -> str:
-    if not isinstance(error, ServerError):
-        return ""
-    if error.code == UNKNOWN_TOPIC_OR_PARTITION:
-        return (
-            "; the copy is not on the target: it is created when its topic is found at the source"
-        )
-    if isinstance(error, FatalServerError):
-        return "; grant the mirror's principal READ on the groups and on the copies of the target"
-    return ""
+    absent = "; the copy is not on the target: it is created when its topic is found at the source"
+    return f"{tp}{more}: {error}" + absent * (error.code == UNKNOWN_TOPIC_OR_PARTITION)

@@ -426,9 +426,9 @@ class GroupWatch:
         text = ""
         if refused:
             group, cause = next(iter(refused.items()))
+            count = len(refused)
             text = (
-                f"the offsets of {len(refused)} {self._what}s cannot be read, such as {group!r}: "
-                f"{cause}; grant the mirror's principal DESCRIBE on the groups of the source"
+                f"the offsets of {count} {self._what}s cannot be read, such as {group!r}: {cause}"
             )
         self._context.report_finding(f"{self._what}s not read", text, count=len(refused))
 

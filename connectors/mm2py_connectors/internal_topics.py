@@ -50,15 +50,22 @@ def collides(error: ServerError) -> bool:
 
 
 async def create_compacted_topic(
-    admin: MirrorAdmin, topic: str, *, replication_factor: int, factor_property: str, cluster: str
+    admin: MirrorAdmin,
+    topic: str,
+    *,
+    replication_factor: int,
+    factor_property: str,
+    side: Side,
+    alias: str,
 ) -> Mm2pyError | None:
     """Create ``topic`` with one partition; the refusal where the cluster does not let us know
-    whether it exists.
+    whether it exists. The alias may be empty, as in Java.
 
     Raises:
         FatalError: The cluster refuses it; names ``factor_property`` where that is the cause.
         RetriableError: The cluster cannot do it now.
     """
+    cluster = f"{side} {alias}".rstrip()
     new_topic = NewTopic(topic, 1, replication_factor, {"cleanup.policy": "compact"})
     try:
         error = (await admin.create_topics([new_topic])).get(topic)

@@ -63,7 +63,8 @@ async def find_suppression(
             PRODUCERS_TOPIC,
             replication_factor=replication_factor,
             factor_property="offset-syncs.topic.replication.factor",
-            cluster=config.get("source.cluster.alias", "source"),
+            side="source",
+            alias=config.get("source.cluster.alias", ""),
         )
         # May be forbidden to create, and there: the mirror that writes to this cluster made it.
         if refusal is not None and PRODUCERS_TOPIC not in await source.list_topics():

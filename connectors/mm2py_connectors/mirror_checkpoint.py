@@ -250,7 +250,8 @@ class MirrorCheckpointConnector(Connector):
             self._topic,
             replication_factor=self._config.checkpoints_topic_replication_factor,
             factor_property="checkpoints.topic.replication.factor",
-            cluster=self._config.target_cluster_alias,
+            side="target",
+            alias=self._config.target_cluster_alias,
         )
 
     async def _check(self, admin: MirrorAdmin) -> None:

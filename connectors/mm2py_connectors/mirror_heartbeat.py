@@ -108,7 +108,8 @@ class MirrorHeartbeatConnector(Connector):
             self._topic,
             replication_factor=self._config.heartbeats_topic_replication_factor,
             factor_property="heartbeats.topic.replication.factor",
-            cluster=self._config.target_cluster_alias,
+            side="target",
+            alias=self._config.target_cluster_alias,
         )
         self._topic_ready = True
         self._context.request_reconfiguration()

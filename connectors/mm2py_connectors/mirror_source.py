@@ -412,7 +412,8 @@ class MirrorSourceConnector(Connector):
                 topic,
                 replication_factor=config.offset_syncs_topic_replication_factor,
                 factor_property="offset-syncs.topic.replication.factor",
-                cluster=host,
+                side=side,
+                alias=host,
             )
             # Whoever may write a topic sees it; whether this one may be written, tasks report.
             if refusal is not None and topic not in await opened.admin.list_topics():

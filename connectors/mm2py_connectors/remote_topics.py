@@ -482,10 +482,7 @@ class RemoteTopics:
 
     def _refuse(self, remote: str, error: ServerError, *, reading: str = "") -> None:
         if reading:
-            problem = (
-                f"{error} while describing the configs of {reading} on {self._flow.source_alias}:"
-                " grant DescribeConfigs on it"
-            )
+            problem = f"configs of {reading} on {self._flow.source_alias} cannot be read: {error}"
         elif error.code == codes.TOPIC_AUTHORIZATION_FAILED and error.remedy:
             problem = str(error)
         else:

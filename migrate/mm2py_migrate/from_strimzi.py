@@ -1,6 +1,6 @@
-"""A ``KafkaMirrorMaker2`` resource of the Strimzi operator as a MirrorMaker 2 file.
+"""``KafkaMirrorMaker2`` resources of the Strimzi operator as one MirrorMaker 2 file.
 
-Flow: the resource as parsed YAML -> ``mirror_maker_2_file`` -> ``TranslatedFile``. Both shapes:
+Flow: resources as parsed YAML -> ``mirror_maker_2_file`` -> ``TranslatedFile``. Both shapes:
 ``spec.clusters`` and ``spec.connectCluster`` (v1beta2), ``spec.target`` and
 ``spec.mirrors[].source`` (v1, late v1beta2). Kubernetes secrets become
 ``${dir:<secrets>/<name>:<key>}``: a folder with a folder for each secret, as pods mount them. What
@@ -74,6 +74,8 @@ _OAUTH_MODULE: Final = "oauthbearer.OAuthBearerLoginModule"
 _READ_OF_OAUTH: Final = frozenset(("clientId", "clientSecret", "scope", "tokenEndpointUri", "type"))
 
 Node = Mapping[str, object]
+Lines = dict[str, dict[str, str]]
+"""Properties of each cluster, or of each flow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,19 +99,50 @@ class OperatorFlow:
         return f"{self.source}->{self.target}.MirrorSourceConnector"
 
 
-def mirror_maker_2_file(resource: object, *, secrets: str, carries: bool = False) -> TranslatedFile:
-    """Return the file of a resource; ``secrets`` is the folder that has a folder for each
+def mirror_maker_2_file(*resources: object, secrets: str, carries: bool = False) -> TranslatedFile:
+    """Return the file of resources; ``secrets`` is the folder that has a folder for each
     Kubernetes secret.
 
     With ``carries`` the positions are carried over beside the file, which then does not ask for
-    that. ``ConfigError``: it is no such resource, or lacks clusters, brokers or mirrors.
+    that. ``ConfigError``: one is no such resource, or lacks clusters, brokers or mirrors; or two of
+    them have one flow, or one alias for two clusters.
     """
-    return _Import(_spec(resource), secrets.rstrip("/")).run(carries=carries)
+    file, clusters, flows = WrittenFile(), Lines(), Lines()
+    for resource in resources:
+        imported = _Import(_spec(resource), secrets.rstrip("/"), file)
+        for alias, lines in imported.clusters().items():
+            _join(clusters.setdefault(alias, {}), lines)
+        for flow, lines in imported.flows().items():
+            if flow in flows:
+                raise ConfigError(
+                    f"two resources mirror {flow}, and one file has one flow of that name",
+                    remedy="give one of them the topics of both, or its source another alias",
+                )
+            flows[flow] = lines
+    if not carries:
+        file.remark(_NOT_CARRIED)
+    _write(file, clusters, flows)
+    return file.done()
 
 
-def operator_flows(resource: object) -> list[OperatorFlow]:
-    """Return the mirrors of a resource that copy; ``ConfigError``: see ``mirror_maker_2_file``."""
-    return _Import(_spec(resource), "").operator_flows()
+def _join(lines: dict[str, str], more: Mapping[str, str]) -> None:
+    """Add what another resource has for the same alias."""
+    for name, value in more.items():
+        if lines.setdefault(name, value) != value:
+            raise ConfigError(
+                f"two resources have different values of {name}",
+                remedy="make them the same, give one cluster another alias, or import each "
+                "resource into a file of its own",
+            )
+
+
+def operator_flows(*resources: object) -> list[OperatorFlow]:
+    """Return the mirrors of resources that copy; ``ConfigError``: see ``mirror_maker_2_file``."""
+    return [
+        flow
+        for resource in resources
+        for flow in _Import(_spec(resource), "", WrittenFile()).operator_flows()
+    ]
 
 
 def _spec(resource: object) -> "Node":
@@ -130,26 +163,23 @@ class _MirrorSpec:
 
 @final
 class _Import:
-    def __init__(self, spec: Node, secrets: str) -> None:
-        self._spec, self._secrets = spec, secrets
-        self._file = WrittenFile()
-        self._clusters: dict[str, Node] = {}
-        self._lines: dict[str, dict[str, str]] = {}
+    """One resource; what has no counterpart becomes remarks of ``file``."""
 
-    def run(self, *, carries: bool) -> TranslatedFile:
-        """Read everything, then write it: which providers are needed is known at the end."""
-        mirrors = self._all_mirrors()
-        for alias, cluster in self._clusters.items():
-            self._lines[f"Cluster {alias}"] = self._cluster(alias, cluster)
-        for mirror in mirrors:
-            self._lines[f"{mirror.source} to {mirror.target}"] = self._flow(mirror)
+    def __init__(self, spec: Node, secrets: str, file: WrittenFile) -> None:
+        self._spec, self._secrets, self._file = spec, secrets, file
+        self._clusters: dict[str, Node] = {}
+        self._mirrors = list(self._all_mirrors())
+        if not self._mirrors:
+            raise ConfigError("spec.mirrors is empty", remedy="name a mirror")
+
+    def clusters(self) -> Lines:
         for name in self._spec:
             if name not in _READ_OF_SPEC:
                 self._no_counterpart(f"spec.{name}", _INSTEAD.get(name, ""))
-        if not carries:
-            self._file.remark(_NOT_CARRIED)
-        self._write()
-        return self._file.done()
+        return {alias: self._cluster(alias, it) for alias, it in self._clusters.items()}
+
+    def flows(self) -> Lines:
+        return {f"{it.source}->{it.target}": self._flow(it) for it in self._mirrors}
 
     def operator_flows(self) -> list[OperatorFlow]:
         """Return the mirrors that copy, with where their positions are."""
@@ -157,7 +187,7 @@ class _Import:
             OperatorFlow(
                 mirror.source, mirror.target, *self._connect_of(mirror.target), _own_topic(mirror)
             )
-            for mirror in self._all_mirrors()
+            for mirror in self._mirrors
             if mirror.spec.get("sourceConnector") is not None
         ]
 
@@ -172,15 +202,9 @@ class _Import:
         group_id, topic = (str(next(filter(None, it))) for it in named)
         return group_id, topic
 
-    def _all_mirrors(self) -> "list[_MirrorSpec]":
-        mirrors = list(self._mirrors())
-        if not mirrors:
-            raise ConfigError("spec.mirrors is empty", remedy="name a mirror")
-        return mirrors
-
     # ---- clusters and mirrors, in both shapes
 
-    def _mirrors(self) -> Iterator[_MirrorSpec]:
+    def _all_mirrors(self) -> Iterator[_MirrorSpec]:
         target = self._spec.get("target")
         listed = _nodes(self._spec.get("clusters"), "spec.clusters")
         self._clusters |= {_text(it, "alias", "spec.clusters"): it for it in listed}
@@ -379,22 +403,23 @@ class _Import:
     def _no_counterpart(self, place: str, instead: str = "") -> None:
         self._file.remark(f"{place} has no property" + (f": {instead}" if instead else ""))
 
-    def _write(self) -> None:
-        file = self._file
-        file.comment(f"From a {KIND} resource")
-        file.put("clusters", ", ".join(self._clusters))
-        values = [value for lines in self._lines.values() for value in lines.values()]
-        used = sorted({name for value in values for name in _USED.findall(value)})
-        if used:
-            file.put("config.providers", ",".join(used))
-        for name in used:
-            file.put(f"config.providers.{name}.class", _PROVIDERS[name])
-        # Without it the way back would be a second flow, only for heartbeats.
-        file.put("emit.heartbeats.enabled", "false")
-        for title, lines in self._lines.items():
-            file.comment(title)
-            for name, value in lines.items():
-                file.put(name, value)
+
+def _write(file: WrittenFile, clusters: Lines, flows: Lines) -> None:
+    file.comment(f"From {KIND} resources")
+    file.put("clusters", ", ".join(clusters))
+    values = [it for lines in (*clusters.values(), *flows.values()) for it in lines.values()]
+    used = sorted({name for value in values for name in _USED.findall(value)})
+    if used:
+        file.put("config.providers", ",".join(used))
+    for name in used:
+        file.put(f"config.providers.{name}.class", _PROVIDERS[name])
+    # Without it the way back would be a second flow, only for heartbeats.
+    file.put("emit.heartbeats.enabled", "false")
+    titled = {f"Cluster {alias}": lines for alias, lines in clusters.items()} | flows
+    for title, lines in titled.items():
+        file.comment(title)
+        for name, value in lines.items():
+            file.put(name, value)
 
 
 def _own_topic(mirror: _MirrorSpec) -> str:

@@ -1,13 +1,13 @@
-"""A ``KafkaMirrorMaker2`` resource as a file, and the positions of the operator's connectors as
+"""``KafkaMirrorMaker2`` resources as a file, and the positions of the operator's connectors as
 those of its flows.
 
-Flow: YAML -> the document of the kind -> ``mm2py_migrate.from_strimzi`` -> the file; with
+Flow: YAML -> the documents of the kind -> ``mm2py_migrate.from_strimzi`` -> the file; with
 ``carries`` each flow's plan from that very text -> ``migrated_positions``.
 """
 
 import asyncio
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -22,20 +22,20 @@ from mm2py_migrate.written_file import TranslatedFile
 
 
 def imported(file: str, secrets: str, *, carries: bool) -> TranslatedFile:
-    """Return the file of a resource; store the positions of its flows first where ``carries``.
-    ``ConfigError``: the resource is wrong; or of ``carry_operator_positions``."""
-    resource = resource_of(file)
-    written = mirror_maker_2_file(resource, secrets=secrets, carries=carries)
+    """Return the file of all resources in a file; store the positions of its flows first where
+    ``carries``. ``ConfigError``: a resource is wrong; or of ``carry_operator_positions``."""
+    resources = resources_of(file)
+    written = mirror_maker_2_file(*resources, secrets=secrets, carries=carries)
     told: list[str] = []
-    for it in operator_flows(resource) if carries else ():
+    for it in operator_flows(*resources) if carries else ():
         flow = FlowName(ClusterAlias(it.source), ClusterAlias(it.target))
         told += asyncio.run(carry_operator_positions(plan_of(written.text, flow), it))
     return replace(written, remarks=(*written.remarks, *told))
 
 
-def resource_of(file: str) -> object:
-    """Return the ``KafkaMirrorMaker2`` of a file with one or more documents; ``-`` is standard
-    input. ``ConfigError``: it cannot be read, is no YAML, or has none or several."""
+def resources_of(file: str) -> Sequence[object]:
+    """Return each ``KafkaMirrorMaker2`` of a file with one or more documents; ``-`` is standard
+    input. ``ConfigError``: it cannot be read, is no YAML, or has none."""
     try:
         text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
         documents = cast("list[object]", list(yaml.safe_load_all(text)))
@@ -46,12 +46,9 @@ def resource_of(file: str) -> object:
             f"{file} is no YAML: {' '.join(str(error).split())}", remedy="correct the file"
         ) from None
     resources = [it for it in _resources(documents) if it.get("kind") == KIND]
-    if len(resources) != 1:
-        raise ConfigError(
-            f"{file} has {len(resources)} resources of kind {KIND}",
-            remedy="give a file with one of them",
-        )
-    return resources[0]
+    if not resources:
+        raise ConfigError(f"{file} has no resource of kind {KIND}", remedy="give a file with one")
+    return resources
 
 
 def _resources(documents: Iterable[object]) -> Iterator[Mapping[str, object]]:

@@ -66,7 +66,7 @@ def migrate_mm1(
 def strimzi(
     file: Annotated[
         str,
-        typer.Argument(metavar="FILE", help="a KafkaMirrorMaker2 resource; - reads standard input"),
+        typer.Argument(metavar="FILE", help="KafkaMirrorMaker2 resources; - reads standard input"),
     ],
     secrets: Annotated[
         str,
@@ -81,7 +81,7 @@ def strimzi(
     ] = False,
     to: OutputFileOption = None,
 ) -> int:
-    """Print the MirrorMaker 2 file of a KafkaMirrorMaker2 resource of the Strimzi operator."""
+    """Print the MirrorMaker 2 file of KafkaMirrorMaker2 resources of the Strimzi operator."""
     from mm2py_migrate.strimzi_import import imported
 
     _print(imported(file, secrets, carries=carry_positions), to)

@@ -43,6 +43,8 @@ class Permit:
         self._timer: asyncio.Task[None] | None = None
         self.term = 0
         """Number of the current term; incremented by ``abandon``."""
+        self.cause = ""
+        """Why the last heartbeat was not confirmed, empty where it was or is not answered yet."""
 
     @property
     def valid(self) -> bool:

@@ -43,6 +43,7 @@ from mm2py.config.providers import placeholders
 from mm2py.config.secret_names import holds_a_secret
 from mm2py.config.worker import ProcessConfig, RestOptions, WorkerConfig
 from mm2py.errors import ConfigError
+from mm2py.types import FlowName
 
 _WORD: Final = re.compile(r"\w{4,}")
 _SAFE_ACKS: Final = ("all", "-1")
@@ -119,7 +120,8 @@ def _all_findings(config: MirrorMakerConfig, catalog: Catalog) -> list[LintFindi
         flow = config.flow_configs(pair)
         # One error per line, however many flows it reaches.
         findings += [f for f in _flow_findings(config, flow) if (f.line, f.key) not in told]
-    return findings + _aliases(config) + _exactly_once(config) + [*_shared(config)]
+    of_several = (*_shared(config), *_one_alias(config))
+    return [*findings, *_aliases(config), *_exactly_once(config), *of_several]
 
 
 def _flow_findings(config: MirrorMakerConfig, flow: FlowConfigs) -> list[LintFinding]:
@@ -374,6 +376,26 @@ def _shared(config: MirrorMakerConfig) -> Iterator[LintFinding]:
             )
 
 
+def _one_alias(config: MirrorMakerConfig) -> Iterator[LintFinding]:
+    """Warn of flows to one target whose copies and checkpoints have the alias of one source."""
+    if not any(key.endswith(_SOURCE_ALIAS) for key in config.raw):
+        return  # each has its own
+    flows: dict[tuple[str, str], dict[FlowName, Value]] = {}
+    for flow in config.enabled_pairs:
+        value = config.flow_configs(flow).copy[_SOURCE_ALIAS]
+        flows.setdefault((flow.target, value.text), {})[flow] = value
+    for (_, alias), values in flows.items():
+        if len(values) > 1:
+            yield LintFinding.warning(
+                max(values.values(), key=lambda it: it.line),  # a derived one has no line
+                f"flows {', '.join(map(str, values))} have one {_SOURCE_ALIAS}, {alias!r}: they "
+                "write into one topic of checkpoints, where the last one counts, and topics of one "
+                "name are copied into one",
+                "remove it, or set emit.checkpoints.enabled=false for all of them but one",
+            )
+
+
+_SOURCE_ALIAS: Final = "source.cluster.alias"
 _CLIENTS: Final = ("", "consumer.", "producer.", "admin.")
 
 

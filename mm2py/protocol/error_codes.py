@@ -246,6 +246,10 @@ _REMEDIES: Final = {
     GROUP_AUTHORIZATION_FAILED: "grant this principal access to the group",
     CLUSTER_AUTHORIZATION_FAILED: "grant this principal the operation on the cluster resource",
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "grant this principal WRITE on the transactional id",
+    **dict.fromkeys(
+        (NOT_ENOUGH_REPLICAS, NOT_ENOUGH_REPLICAS_AFTER_APPEND),
+        "bring its brokers back, or lower min.insync.replicas of the topic",
+    ),
     INVALID_TIMESTAMP: "raise message.timestamp.after.max.ms and .before.max.ms of the target "
     "topic",
     UNSUPPORTED_VERSION: "use brokers that speak this request",

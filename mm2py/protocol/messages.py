@@ -120,6 +120,7 @@ def _metadata_result(answer: metadata_schema.MetadataResponse) -> MetadataResult
                     part.leader_id,
                     part.leader_epoch,
                     part.error_code,
+                    len(part.isr_nodes),
                 )
                 for part in topic.partitions
             ),

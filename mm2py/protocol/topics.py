@@ -121,6 +121,8 @@ class PartitionMetadata:
     leader: int
     leader_epoch: int
     error_code: int
+    in_sync: int = 0
+    """Number of replicas in sync."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from mm2py.client.connect.admin import TopicDescription
 from mm2py.clock import Clock
 from mm2py.errors import ConfigError, FatalServerError, Mm2pyError, RetriableError, ServerError
 from mm2py.protocol import error_codes as codes
+from mm2py.protocol.acls import AclOperation
 from mm2py.protocol.configs import ConfigEntry
 from mm2py.protocol.topics import NO_TOPIC_ID, NewTopic, is_another_topic
 
@@ -54,7 +55,7 @@ class TopicAdmin(Protocol):
         self, topics: Sequence[NewTopic]
     ) -> Mapping[str, ServerError | None]: ...
     async def describe_topics(
-        self, names: Sequence[str], *, rights: bool = False
+        self, names: Sequence[str], *, rights: Sequence[AclOperation] = ()
     ) -> Mapping[str, TopicDescription]: ...
     async def describe_topic_configs(
         self, names: Sequence[str]
@@ -107,12 +108,13 @@ class InternalTopics:
                 self._partitions.setdefault(name, known)
 
     async def unfit(self) -> Mapping[str, Mm2pyError]:
-        """Return which topics may not be written, are gone since they were used, or are not as they
-        must be any more; creates that of positions alone. ``RetriableError``: no answer."""
+        """Return which topics may not be read or written, are gone since they were used, or are not
+        as they must be any more; creates that of positions alone. ``RetriableError``: no answer."""
         used = [topic for topic in self._topics.values() if topic.name in self._partitions]
-        descriptions = await self._admin.describe_topics([*self._topics], rights=True)
+        rights = (AclOperation.WRITE, AclOperation.READ)
+        descriptions = await self._admin.describe_topics([*self._topics], rights=rights)
         errors: dict[str, Mm2pyError] = {
-            name: it.unwritable for name, it in descriptions.items() if it.unwritable is not None
+            name: it.refused for name, it in descriptions.items() if it.refused is not None
         }
         asked = (descriptions.keys() & self._partitions.keys()) - self._hidden
         policies = await _policies(self._admin, sorted(asked))

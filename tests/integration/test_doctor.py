@@ -24,6 +24,7 @@ from mm2py_jobs.open_flow import flow_plan
 from mm2py_workers.flow_parts import FlowPlan
 from tests.integration.cluster_changes import (
     allow,
+    create_led_by,
     create_topics,
     forbid_cluster,
     forbid_configuring,
@@ -31,6 +32,7 @@ from tests.integration.cluster_changes import (
     forbid_group,
     forbid_reading_configs,
     forbid_writing,
+    in_sync,
     set_quota,
 )
 from tests.integration.flow_questions import Asked, path_of
@@ -394,9 +396,15 @@ def test_a_missing_right_has_the_line_that_grants_it(
 
 
 def test_a_missing_right_to_read_configs_of_a_source_topic(setup: Setup, guarded: Region) -> None:
-    topic = setup.topic("closed", on=guarded)
+    """The limits of the other one are judged all the same."""
+    topic, other = (setup.topic(it, on=guarded) for it in ("closed", "open"))
     forbid_reading_configs(guarded, topic)
-    _, rows = examined(setup.flow(topic, source=guarded))
+    flow = setup.flow(f"{topic},{other}", source=guarded)
+    setup.create_topic(setup.b, flow.remote(topic), 1, config={"max.message.bytes": "5000"})
+    setup.create_topic(setup.b, flow.remote(other), 1, config={"max.message.bytes": "5000"})
+    _, rows = examined(flow)
+    assert f"{flow.remote(other)}: takes 5000 bytes" in said(rows, "limits", "warning"), rows
+    assert f"max.message.bytes of {flow.remote(other)} is not" in said(rows, "drift", "warning")
     found = said(rows, "rights", "warning")
     assert f"no DescribeConfigs on {topic}, needed for sync.topic.configs.enabled" in found
     assert f"--operation DescribeConfigs --topic {topic}" in found
@@ -453,9 +461,34 @@ def test_a_cluster_that_does_not_answer_is_named_and_the_other_one_checked(
         region.thaw()
     assert code == 3
     assert f"{side} cluster" in said(rows, "clusters", "error")
-    assert said(rows, "limits", "skipped") == f"{side} does not answer | "
-    answered = said(rows, "topics", "skipped" if side == "source" else "ok")
-    assert answered, rows
+    (skipped,) = [it["finding"] for it in rows if it["level"] == "skipped"]
+    why, checks = skipped.split(": not checked: ")
+    assert why == f"{side} does not answer"
+    assert "limits" in checks.split(", ")
+    assert ("topics" in checks.split(", ")) == (side == "source")
+    assert bool(said(rows, "topics", "ok")) == (side == "target"), rows
+
+
+def test_partitions_without_a_leader_or_with_too_few_replicas_are_named(
+    setup: Setup, region_three: Region
+) -> None:
+    names = [setup.topic(it) for it in ("well", "few", "none")]
+    flow = setup.flow(",".join(names), target=region_three)
+    well, few, none = map(flow.remote, names)
+    create_led_by(region_three, well, [[1, 2]])
+    create_led_by(region_three, few, [[1, 2, 3]], {"min.insync.replicas": "3"})
+    create_led_by(region_three, none, [[3]])
+    region_three.node(3).stop()
+    try:
+        until(lambda: in_sync(region_three, few) == 2, 90, "two replicas in sync")
+        code, rows = examined(flow)
+    finally:
+        region_three.node(3).start()
+    found = said(rows, "leaders", "error")
+    assert code == 3
+    assert f"no leader, so neither read nor written: {none}-0 | " in found
+    assert f"than min.insync.replicas, so not written: {few}-0 | " in found
+    assert well not in found
 
 
 class Later:

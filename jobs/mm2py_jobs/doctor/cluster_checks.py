@@ -36,6 +36,7 @@ from mm2py.protocol.topics import BrokerNode, NewTopic
 from mm2py_connectors.internal_topics import OTHER_TOPIC, collides
 from mm2py_connectors.mirror_checkpoint_config import MirrorCheckpointConfig
 from mm2py_connectors.mirror_heartbeat_config import MirrorHeartbeatConfig
+from mm2py_jobs.copy_limits import number_of
 from mm2py_jobs.doctor.examined import SIDES, Examined, Level, OpenedSide, Row, Side, some
 
 SOON_S: Final = 14 * 86_400.0
@@ -448,6 +449,48 @@ async def group_rights(flow: Examined) -> AsyncIterator[Row]:
                 "Read", " ".join(f"--group {shlex.quote(it)}" for it in lacking[:3])
             ),
         )
+
+
+async def leaders(flow: Examined) -> AsyncIterator[Row]:
+    """What the flow reads and writes has leaders, and what it writes enough replicas in sync to
+    take a batch."""
+    kept = _internal(flow)
+    read: dict[Side, set[str]] = {"source": {*await flow.chosen()}, "target": set()}
+    copies = (await flow.copies()).values()
+    written: dict[Side, set[str]] = {
+        "source": {*kept["source"]},
+        "target": {*kept["target"], *copies},
+    }
+    for side in SIDES:
+        opened, there = flow.sides[side], (await flow.topics(side)).keys()
+        configs = await flow.configs(side, written[side] & there)
+        least = {name: number_of(it, "min.insync.replicas") or 1 for name, it in configs.items()}
+        found = await opened.admin.cluster.metadata(sorted((read[side] | written[side]) & there))
+        partitions = [
+            (f"{of.name}-{it.partition}", of.name, it)
+            for of in found.topics
+            for it in of.partitions
+        ]
+        none = [name for name, _, it in partitions if it.leader < 0]
+        few = [
+            name for name, of, it in partitions if it.leader >= 0 and it.in_sync < least.get(of, 0)
+        ]
+        describe = f"kafka-topics.sh --bootstrap-server {opened.servers} --describe"
+        if none:
+            yield Row(
+                Level.ERROR,
+                f"{opened.alias}: no leader, so neither read nor written: {some(none)}",
+                f"start the brokers that have them: {describe} --unavailable-partitions",
+            )
+        if few:
+            yield Row(
+                Level.ERROR,
+                f"{opened.alias}: fewer replicas in sync than min.insync.replicas, so not written: "
+                f"{some(few)}",
+                f"start their other brokers: {describe} --under-min-isr-partitions",
+            )
+        if not none and not few:
+            yield Row(Level.OK, f"{opened.alias}: leaders of {len(partitions)} partitions")
 
 
 async def internal_topics(flow: Examined) -> AsyncIterator[Row]:

@@ -68,6 +68,7 @@ CHECKS: Final = (
     Check("quotas", SIDES, cluster_checks.quotas),
     Check("clocks", SIDES, cluster_checks.clocks),
     Check("topics", ("source",), flow_checks.topics),
+    Check("leaders", SIDES, cluster_checks.leaders),
     Check("rights", SIDES, cluster_checks.rights, is_of_copies=True),
     Check("gone topics", SIDES, flow_checks.gone_topics, is_of_copies=True),
     Check("names", ("source",), flow_checks.names, is_of_copies=True),
@@ -273,7 +274,27 @@ async def examine_plan(plan: FlowPlan, clock: Clock, shared: Shared) -> list[Res
             for it in CHECKS
             if it.name not in done
         ]
-    return results
+    return list(_told_once(results))
+
+
+def _told_once(results: Sequence[Result]) -> Iterator[Result]:
+    """Return what several checks found once, and the checks that were skipped for one reason in
+    one row: a silent cluster is one finding, not twenty."""
+    skipped: dict[Row, list[Result]] = {}
+    rows: set[Row] = set()
+    for it in results:
+        if it.row.level is Level.SKIPPED:
+            skipped.setdefault(it.row, []).append(it)
+        elif it.row.level is Level.OK or it.row not in rows:
+            rows.add(it.row)
+            yield it
+    for row, (first, *more) in skipped.items():
+        if not more:
+            yield first
+            continue
+        names = ", ".join(it.check for it in (first, *more))
+        text = f"{row.text}: not checked: {names}"
+        yield Result(first.flow, "clusters", row._replace(text=text))
 
 
 async def _opened(plan: FlowPlan, clock: Clock, shared: Shared) -> tuple[Examined, list[Row]]:
@@ -325,7 +346,7 @@ async def _in_force(
     """Return the flow with the changes made over REST, None where there are none, or why they are
     not known."""
     if opened.away:
-        return opened.away, None
+        return "the target does not answer", None
     target, found = FlowTarget(plan.name, plan.props, clock), list[FlowNow]()
     target.cluster.pace(shared.pace)
 

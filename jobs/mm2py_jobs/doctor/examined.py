@@ -21,6 +21,7 @@ from mm2py.mirror.filters import config_property_filter_from_config
 from mm2py.mirror.policies import naming, policy_from_config
 from mm2py.observability.logging import some_of
 from mm2py.protocol.configs import ConfigEntry
+from mm2py.protocol.error_codes import TOPIC_AUTHORIZATION_FAILED
 from mm2py.protocol.topics import NewTopic
 from mm2py.types import LONGEST_TOPIC_NAME, FlowName
 from mm2py_connectors.config_sync import new_topic_configs
@@ -197,8 +198,7 @@ class Examined:
         }
 
     async def configs(self, side: Side, names: Collection[str]) -> dict[str, dict[str, str]]:
-        """Return the configs of topics, with the defaults of their cluster; ``ServerError``: they
-        may not be read."""
+        """Return the configs of topics, with the defaults of their cluster, as ``entries``."""
         return {
             name: {entry.name: entry.value or "" for entry in entries}
             for name, entries in (await self.entries(side, names)).items()
@@ -207,12 +207,16 @@ class Examined:
     async def entries(
         self, side: Side, names: Collection[str]
     ) -> dict[str, tuple[ConfigEntry, ...]]:
-        """Return the configs of topics with where each comes from; ``ServerError``: they may not be
-        read."""
+        """Return the configs of topics with where each comes from; those that may not be read are
+        left out, the check of rights names them. ``ServerError``: they cannot be read."""
         known = self.sides[side].entries
         unknown = [name for name in names if name not in known]
-        if unknown:
-            known |= await self.sides[side].admin.describe_topic_configs(unknown)
+        answers = await self.sides[side].admin.read_topic_configs(unknown) if unknown else {}
+        for name, answer in answers.items():
+            if not isinstance(answer, ServerError):
+                known[name] = answer
+            elif answer.code != TOPIC_AUTHORIZATION_FAILED:
+                raise answer
         return {name: known[name] for name in names if name in known}
 
 

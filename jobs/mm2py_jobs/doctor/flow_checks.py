@@ -140,6 +140,7 @@ async def limits(flow: Examined) -> AsyncIterator[Row]:
     theirs = await flow.configs("target", [*copies.values()])
     theirs |= await flow.configs_of_new_copies()
     wrong = False
+    copies, new = ({it: pairs[it] for it in pairs if it in ours} for pairs in (copies, new))
     for named in copies, new:
         found: dict[Limit, list[str]] = {}
         for topic, copy in named.items():
@@ -225,9 +226,10 @@ async def drift(flow: Examined) -> AsyncIterator[Row]:
     theirs = await flow.entries("target", [*copies.values()])
     wanted = config_property_filter_from_config(flow.connector)
     differ: dict[str, list[str]] = {}
-    for topic, copy in copies.items():
-        there = {it.name: it for it in theirs.get(copy, ())}
-        for change in config_operations(ours.get(topic, ()), wanted):
+    known = {topic: copy for topic, copy in copies.items() if topic in ours and copy in theirs}
+    for topic, copy in known.items():
+        there = {it.name: it for it in theirs[copy]}
+        for change in config_operations(ours[topic], wanted):
             has = there.get(change.name)
             is_set = has is not None and has.value == change.value
             is_own = has is not None and has.source is ConfigSource.DYNAMIC_TOPIC_CONFIG
@@ -249,8 +251,8 @@ async def drift(flow: Examined) -> AsyncIterator[Row]:
                 f"--alter --topic {sorted(topics)[0]} --add-config {name}=..."
             ),
         )
-    if copies and not differ:
-        yield Row(Level.OK, f"configs of {len(copies)} copies are those of their sources")
+    if known and not differ:
+        yield Row(Level.OK, f"configs of {len(known)} copies are those of their sources")
 
 
 async def partitions(flow: Examined) -> AsyncIterator[Row]:
@@ -291,7 +293,7 @@ async def acls(flow: Examined) -> AsyncIterator[Row]:
             yield Row(
                 Level.WARNING,
                 f"{opened.alias}: rules may not be read: {error.message}; they are not synced",
-                opened.admin.cluster.granting("Describe", "--cluster"),
+                error.remedy,
             )
             return
     ours, theirs = answers.values()

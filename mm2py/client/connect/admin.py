@@ -84,8 +84,8 @@ class TopicDescription:
     partitions: tuple[int, ...]
     internal: bool
     error: ServerError | None = None
-    unwritable: ServerError | None = None
-    """The missing right, where rights were asked for and our principal may not write it."""
+    refused: ServerError | None = None
+    """The missing right, where rights were asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,21 +133,19 @@ class Admin:
         return self._listed[1]
 
     async def describe_topics(
-        self, names: Iterable[str], *, rights: bool = False
+        self, names: Iterable[str], *, rights: Sequence[AclOperation] = ()
     ) -> dict[str, TopicDescription]:
-        """Return the topics that exist; one that may not be described carries its error.
-
-        ``rights``: one that may not be written tells that too, where the cluster discloses it.
-        """
+        """Return the topics that exist; one that may not be described carries its error, and the
+        first of ``rights`` that is missing, where the cluster discloses it."""
         wanted = list(names)
         try:
-            topics = await self._topics(wanted, operations=rights)
+            topics = await self._topics(wanted, operations=bool(rights))
         except UnsupportedVersionError:
             if not rights:
                 raise
             return await self.describe_topics(wanted)
         return {
-            topic.name: _description(topic, self._write_refusal(topic) if rights else None)
+            topic.name: _description(topic, self._refusal(topic, rights))
             for topic in topics
             if topic.error_code != UNKNOWN_TOPIC_OR_PARTITION
         }
@@ -184,8 +182,8 @@ class Admin:
 
         Empty where the cluster does not disclose rights.
         """
-        described = await self.describe_topics(topics, rights=True)
-        return {name: it.unwritable for name, it in described.items() if it.unwritable is not None}
+        described = await self.describe_topics(topics, rights=(AclOperation.WRITE,))
+        return {name: it.refused for name, it in described.items() if it.refused is not None}
 
     async def cluster_rights(self) -> frozenset[AclOperation] | None:
         """Return our principal's rights on the cluster, all without an authorizer, None if unknown.
@@ -318,7 +316,9 @@ class Admin:
                 if answer.error_code == UNKNOWN_TOPIC_OR_PARTITION:
                     continue
                 name = answer.resource.name
-                error = _error(answer.error_code, answer.error_message, name)
+                error = self.cluster.denied(answer.error_code, "DescribeConfigs", name) or _error(
+                    answer.error_code, answer.error_message, name
+                )
                 described[name] = answer.entries if error is None else error
         return described
 
@@ -334,7 +334,11 @@ class Admin:
             return {**refused}
         call = alter(altered)
         answers = await self.cluster.call_controller(call, code_of=_first_retriable)
-        return {**refused} | _by_name(answers)
+        return {**refused} | {
+            it.name: self.cluster.denied(it.error_code, "AlterConfigs", it.name)
+            or _error(it.error_code, it.error_message, it.name)
+            for it in answers
+        }
 
     async def partition_sizes(
         self, topics: Mapping[str, Sequence[int]]
@@ -390,7 +394,9 @@ class Admin:
         # authorizer.class.name is not set.
         if found.error_code == SECURITY_DISABLED:
             return None
-        error = _error(found.error_code, found.error_message, "DescribeAcls")
+        error = self.cluster.denied_here(found.error_code, "Describe") or _error(
+            found.error_code, found.error_message, "DescribeAcls"
+        )
         if error is not None:
             raise error
         return found.acls
@@ -401,16 +407,21 @@ class Admin:
         created: dict[Acl, ServerError | None] = {**refused}
         for sent in _chunks([acl for acl in acls if acl not in refused], _ACLS_PER_REQUEST):
             answers = await self.cluster.call_controller(admin_messages.create_acls(sent))
-            errors = (_error(a.error_code, a.error_message, a.name) for a in answers)
-            created |= dict(zip(sent, errors, strict=True))
+            created |= dict(zip(sent, self._altered(answers), strict=True))
         return [created[acl] for acl in acls]
 
     async def delete_acls(self, acls: Sequence[Acl]) -> list[ServerError | None]:
         """Delete exactly these ACLs; returns None or the error for each, in order."""
         if not acls:
             return []
-        answers = await self.cluster.call_controller(admin_messages.delete_acls(acls))
-        return [_error(a.error_code, a.error_message, a.name) for a in answers]
+        return self._altered(await self.cluster.call_controller(admin_messages.delete_acls(acls)))
+
+    def _altered(self, answers: Iterable[NamedError]) -> list[ServerError | None]:
+        return [
+            self.cluster.denied_here(it.error_code, "Alter")
+            or _error(it.error_code, it.error_message, it.name)
+            for it in answers
+        ]
 
     # ---- producers ----
 
@@ -649,11 +660,13 @@ class Admin:
             for topic in (await self.cluster.metadata(chunk, operations=operations)).topics
         ]
 
-    def _write_refusal(self, topic: TopicMetadata) -> ServerError | None:
-        code, operations = topic.error_code, topic.operations
-        if not code and operations is not None and AclOperation.WRITE not in operations:
-            code = TOPIC_AUTHORIZATION_FAILED
-        return self.cluster.denied(code, "Write", topic.name)
+    def _refusal(self, topic: TopicMetadata, rights: Sequence[AclOperation]) -> ServerError | None:
+        granted = rights if topic.operations is None else topic.operations
+        missing = rights if topic.error_code else [it for it in rights if it not in granted]
+        if not missing:
+            return None
+        code = topic.error_code or TOPIC_AUTHORIZATION_FAILED
+        return self.cluster.denied(code, missing[0].name.capitalize(), topic.name)
 
     async def _list_once(
         self,
@@ -686,14 +699,14 @@ def described(group: DescribedGroup) -> DescribedGroup:
     return replace(group, state=group.state or "Dead")
 
 
-def _description(topic: TopicMetadata, unwritable: ServerError | None = None) -> TopicDescription:
+def _description(topic: TopicMetadata, refused: ServerError | None = None) -> TopicDescription:
     return TopicDescription(
         topic.name,
         topic.topic_id,
         tuple(sorted(partition.partition for partition in topic.partitions)),
         topic.is_internal,
         _error(topic.error_code, "", topic.name),
-        unwritable,
+        refused,
     )
 
 
@@ -732,10 +745,6 @@ def _unsendable(calls: Mapping[K, Callable[[], object]]) -> dict[K, ServerError]
         except UnsendableError as error:
             refused[it] = server_error(INVALID_REQUEST, str(error))
     return refused
-
-
-def _by_name(answers: Iterable[NamedError]) -> dict[str, ServerError | None]:
-    return {a.name: _error(a.error_code, a.error_message, a.name) for a in answers}
 
 
 def _retriable_code(codes: Iterable[int]) -> int:

@@ -181,13 +181,22 @@ class Cluster:
         kind = _DENIED.get(code)
         if kind is None:
             return None
+        options = f"--{kind} {shlex.quote(name)}"
+        return self._denied(code, f"{operation} {kind} {name} of", operation, options)
+
+    def denied_here(self, code: int, operation: str) -> ServerError | None:
+        """Return the error of a missing right on the cluster itself, as ``denied``; brokers answer
+        with all of the request."""
+        if code != CLUSTER_AUTHORIZATION_FAILED:
+            return None
+        return self._denied(code, f"{operation} on", operation, "--cluster")
+
+    def _denied(self, code: int, what: str, operation: str, options: str) -> ServerError:
         sasl = self.settings.sasl
         user = "" if sasl is None else sasl.username
         who = f"user {user}" if user else "the mirror's principal"
-        error = server_error(
-            code, f"{who} may not {operation} {kind} {name} of cluster {self.alias}"
-        )
-        error.remedy = self.granting(operation, f"--{kind} {shlex.quote(name)}")
+        error = server_error(code, f"{who} may not {what} cluster {self.alias}")
+        error.remedy = self.granting(operation, options)
         return error
 
     def granting(self, operation: str, resources: str) -> str:

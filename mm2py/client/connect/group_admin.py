@@ -25,6 +25,7 @@ from mm2py.protocol.error_codes import (
     GROUP_AUTHORIZATION_FAILED,
     GROUP_ID_NOT_FOUND,
     NOT_COORDINATOR,
+    TOPIC_AUTHORIZATION_FAILED,
     UNKNOWN_TOPIC_ID,
     UNKNOWN_TOPIC_OR_PARTITION,
     server_error,
@@ -196,12 +197,10 @@ class GroupAdmin:
             self.cluster.coordinator_moved(group_id)
             raise server_error(moved, f"coordinator of group {group_id}")
         return {
-            TopicPartition(answer.topic, answer.partition): server_error(
-                answer.error_code, f"offsets of group {group_id}"
+            TopicPartition(it.topic, it.partition): self._error(
+                it.error_code, "Read", group_id, it.topic
             )
-            if answer.error_code
-            else None
-            for answer in answers
+            for it in answers
         }
 
     async def delete(self, group_id: str) -> None:
@@ -215,8 +214,9 @@ class GroupAdmin:
             group_id, delete_groups([group_id]), code_of=lambda found: found.get(group_id, 0)
         )
         code = answers.get(group_id, 0)
-        if code not in (0, GROUP_ID_NOT_FOUND):
-            raise server_error(code, f"group {group_id}")
+        error = None if code == GROUP_ID_NOT_FOUND else self._error(code, "Delete", group_id)
+        if error is not None:
+            raise error
 
     async def delete_offsets(self, group_id: str, partitions: Sequence[TopicPartition]) -> None:
         """Delete committed offsets of a group; one that is not there is no error.
@@ -265,21 +265,31 @@ class GroupAdmin:
             except RetriableError as error:
                 committed |= dict.fromkeys(asked, error)
             else:
-                committed |= {group: _committed(group, answer) for group, answer in answers.items()}
+                committed |= {it: self._committed(it, answer) for it, answer in answers.items()}
         for group, answer in committed.items():
             if isinstance(answer, RetriableError):
                 self.cluster.coordinator_moved(group)
         return committed
 
+    def _committed(self, group: str, answer: FetchedOffsets) -> Committed:
+        error = self._error(answer.error_code, "Describe", group)
+        if error is not None:
+            return error
+        offsets: dict[TopicPartition, FetchedOffset] = {}
+        for offset in answer.offsets:
+            # A commit may outlive its topic: left out, no error of the group.
+            code = 0 if offset.error_code in _NO_TOPIC else offset.error_code
+            error = self._error(code, "Describe", group, offset.topic)
+            if error is not None:
+                return error
+            if offset.offset >= 0 and not offset.error_code:
+                offsets[TopicPartition(offset.topic, offset.partition)] = offset
+        return offsets
 
-def _committed(group: str, answer: FetchedOffsets) -> Committed:
-    if answer.error_code:
-        return server_error(answer.error_code, f"committed offsets of group {group}")
-    offsets: dict[TopicPartition, FetchedOffset] = {}
-    for offset in answer.offsets:
-        # A commit may outlive its topic: left out, no error of the group.
-        if offset.error_code and offset.error_code not in _NO_TOPIC:
-            return server_error(offset.error_code, f"offset of group {group} in {offset.topic}")
-        if offset.offset >= 0 and not offset.error_code:
-            offsets[TopicPartition(offset.topic, offset.partition)] = offset
-    return offsets
+    def _error(self, code: int, operation: str, group: str, topic: str = "") -> ServerError | None:
+        """Return the error of offsets, with the grant where a right is missing; None for 0."""
+        if not code:
+            return None
+        what = f"offsets of group {group}" + (f" in {topic}" if topic else "")
+        name = topic if code == TOPIC_AUTHORIZATION_FAILED else group
+        return self.cluster.denied(code, operation, name) or server_error(code, what)

@@ -198,12 +198,14 @@ class TokenSource:
             raise AuthenticationError(
                 f"token endpoint {url} answers without an access_token", remedy=_URL_REMEDY
             )
-        expires_s = _claim(value, "exp")
-        lasts = fields.get("expires_in")
-        # Java knows only this claim of the token, not expires_in.
-        if expires_s is not None:
-            return self._timed(value, expires_s - self._clock.now_ms() / 1000)
-        return self._timed(value, lasts if isinstance(lasts, int) else 0)
+        expires_s, lasts = _claim(value, "exp"), fields.get("expires_in")
+        # Java knows only the claim: where its clock is behind the issuer's, it renews a token that
+        # brokers refuse by then.
+        if isinstance(lasts, int) and lasts > 0:
+            return self._timed(value, lasts)
+        return self._timed(
+            value, 0 if expires_s is None else expires_s - self._clock.now_ms() / 1000
+        )
 
     def _timed(self, value: str, lasts_s: float) -> Token:
         """Add when to renew (``ExpiringCredentialRefreshingLogin.refreshMs``)."""

@@ -420,7 +420,9 @@ class LogReader:
             if part.error_code == OFFSET_OUT_OF_RANGE:
                 await self._reset(tp)
             elif part.error_code != NONE:
-                error = server_error(part.error_code, f"Fetch of {tp}")
+                error = self._cluster.denied(part.error_code, "Read", tp.topic) or server_error(
+                    part.error_code, f"Fetch of {tp}"
+                )
                 if not isinstance(error, RetriableError):
                     raise error
                 self._cluster.leader_moved(tp, *(part.current_leader or ()))

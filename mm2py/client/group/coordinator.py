@@ -144,7 +144,7 @@ class CoordinatorLink:
         # request.timeout.ms alone would end the wait.
         wait_ms = rebalance_timeout_ms + self._cluster.settings.request_timeout_ms
         result = await self._in_round(call, wait_ms)
-        self._check_moved(result.error_code, "JoinGroup")
+        self._check(result.error_code, "JoinGroup")
         return result
 
     async def sync(
@@ -161,7 +161,7 @@ class CoordinatorLink:
         result = await self._in_round(call, None)
         # Rounds are rare: an idle connection would only be closed by the broker.
         self._drop_rounds("the round is done")
-        self._check_moved(result.error_code, "SyncGroup")
+        self._check(result.error_code, "SyncGroup")
         return result
 
     async def heartbeat(self, member_id: str, generation: int, timeout_ms: int) -> int:
@@ -175,7 +175,7 @@ class CoordinatorLink:
         except RetriableError:
             self._cluster.coordinator_moved(self._group_id)
             raise
-        self._check_moved(code, "Heartbeat")
+        self._check(code, "Heartbeat")
         return code
 
     async def leave(self, member_id: str, timeout_s: float) -> None:
@@ -215,7 +215,7 @@ class CoordinatorLink:
         except RetriableError:
             self._cluster.coordinator_moved(self._group_id)
             raise
-        self._check_moved(group.error_code, "DescribeGroups")
+        self._check(group.error_code, "DescribeGroups")
         return described(group)
 
     async def _in_round(self, call: Call[R], timeout_ms: int | None) -> R:
@@ -238,7 +238,10 @@ class CoordinatorLink:
         if connection is not None:
             connection.discard(reason)
 
-    def _check_moved(self, code: int, what: str) -> None:
+    def _check(self, code: int, what: str) -> None:
+        denied = self._cluster.denied(code, "Read", self._group_id)
+        if denied is not None:
+            raise denied
         if code in _MOVED:
             self._cluster.coordinator_moved(self._group_id)
             raise server_error(code, f"{what} of group {self._group_id}")

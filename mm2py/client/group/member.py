@@ -276,11 +276,13 @@ class GroupMember:
                 code = await self.coordinator.heartbeat(
                     self._member_id, generation, self.session_timeout_ms
                 )
-            except RetriableError:
-                continue  # the permit expires by itself
+            except RetriableError as error:
+                self.permit.cause = str(error)
+                continue  # it expires by itself
             except Mm2pyError as error:
                 self._over(str(error))
                 return
+            self.permit.cause = ""
             # A response about an old generation, or during a
             # join, is stale: the response to the join decides.
             stale = joining or self._joining or generation != self._generation
@@ -326,9 +328,10 @@ class GroupMember:
         self._silent = True
         log.warning(
             "group coordinator is silent, the flow is suspended: it keeps what it holds and sends"
-            " nothing group=%s unanswered_ms=%d",
+            " nothing group=%s unanswered_ms=%d cause=%s",
             self.coordinator.group_id,
             (self._clock.monotonic() - self._confirmed_at) * 1000,
+            self.permit.cause or "no answer",
         )
 
     def _left_s(self) -> float:

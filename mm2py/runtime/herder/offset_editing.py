@@ -18,8 +18,9 @@ from mm2py.config.class_names import MIRROR_SOURCE_CONNECTOR, canonical_class
 from mm2py.config.client_properties import sink_consumer_properties
 from mm2py.config.clients import connection_settings
 from mm2py.errors import ConfigError, Mm2pyError, ProtocolError, RetriableError, ServerError
-from mm2py.mirror.offset_checks import hash_map_order
+from mm2py.mirror.offset_checks import hash_map_order, java_text
 from mm2py.mirror.source_offsets import edited
+from mm2py.observability.logging import some_of
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol.groups import OffsetToCommit
 from mm2py.runtime.errors import BadRequestError, HerderError
@@ -153,6 +154,20 @@ class OffsetEditor:
                 None if offset is None else compact_json(hash_map_order(offset))
             )
         await self._set(connector, config, values)
+        # Java accepts any: a mistyped one would leave the position as it was, and say nothing.
+        new = [
+            java_text(it.partition)
+            for it in entries
+            if it.offset is not None and scalars_identity(it.partition) not in stored
+        ]
+        if new:
+            log.warning(
+                "positions were stored of partitions that had none connector=%s partitions=%s; "
+                "they count where the connector has these partitions: compare cluster, topic and "
+                "partition with GET .../offsets, and remove a mistyped one with offset null",
+                connector,
+                some_of(new, 5),
+            )
         log.info("positions altered connector=%s count=%d", connector, len(entries))
 
     async def _stored(self, connector: str, config: Mapping[str, str]) -> Mapping[bytes, bytes]:

@@ -133,7 +133,11 @@ class Supervisor:
         # SUSPENDED lasts as long as heartbeats are not confirmed.
         if self.waiting() or self._parts.meter.state != _SUSPENDED:
             return self.waiting()
-        return f"is {_SUSPENDED}: {_NO_ANSWER}"
+        return f"is {_SUSPENDED}: {self._silence()}"
+
+    def _silence(self) -> str:
+        cause = self._parts.membership.permit.cause
+        return f"{_NO_ANSWER}: {cause}" if cause else _NO_ANSWER
 
     def reported(self) -> Mapping[str, str]:
         """What keeps work from being done, with the cause."""
@@ -147,7 +151,7 @@ class Supervisor:
         if self._waits:
             states["flow"] = self.waiting()
         elif self._parts.meter.state == _SUSPENDED:
-            states["flow"] = _NO_ANSWER
+            states["flow"] = self._silence()
         if self._parts.overrides is not None:
             states |= self._parts.overrides.problems()
         if self._streams is not None:

@@ -33,6 +33,7 @@ from mm2py.errors import (
 from mm2py.protocol import admin_messages, messages
 from mm2py.protocol.acls import Acl, AclOperation, AclPermission, AclResourceType, PatternType
 from mm2py.protocol.error_codes import (
+    CLUSTER_AUTHORIZATION_FAILED,
     GROUP_AUTHORIZATION_FAILED,
     THROTTLING_QUOTA_EXCEEDED,
     TOPIC_AUTHORIZATION_FAILED,
@@ -541,6 +542,56 @@ async def test_growth_that_is_denied_names_its_right_and_many_acls_are_more_than
         assert sent == [1, 1_000, 1_000, 1]
 
 
+REQUEST = "Request Request(processor=1, session=Session@3496c7dd) is not authorized."
+"""As brokers explain a missing right on the cluster, each time with another session."""
+RULE = Acl(AclResourceType.TOPIC, "t", PatternType.LITERAL, "User:u", "*", AclOperation.READ, AclPermission.ALLOW)  # fmt: skip
+
+
+async def _rules(admin: Admin) -> Mapping[str, ServerError]:
+    try:
+        await admin.describe_topic_acls()
+    except ServerError as error:
+        return {"": error}
+    return {}
+
+
+Errors = Mapping[str, object] | Mapping[TopicPartition, object] | list[ServerError | None]
+DENIED: Mapping[str, tuple[int, Callable[[Admin], Awaitable[Errors]]]] = {
+    "DescribeConfigs --topic t": (TOPIC_AUTHORIZATION_FAILED, lambda it: it.read_topic_configs("t")),
+    "AlterConfigs --topic t": (TOPIC_AUTHORIZATION_FAILED, lambda it: it.alter_topic_configs({"t": ()})),
+    "Describe --cluster": (CLUSTER_AUTHORIZATION_FAILED, _rules),
+    "Alter --cluster": (CLUSTER_AUTHORIZATION_FAILED, lambda it: it.delete_acls([RULE])),
+    "Read --topic t": (TOPIC_AUTHORIZATION_FAILED, lambda it: GroupAdmin(it.cluster).commit("g", ())),
+    "Read --group g": (GROUP_AUTHORIZATION_FAILED, lambda it: GroupAdmin(it.cluster).commit("g", ())),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("right", DENIED)
+async def test_a_missing_right_is_named_with_the_command_that_grants_it(
+    monkeypatch: pytest.MonkeyPatch, right: str
+) -> None:
+    code, ask = DENIED[right]
+    answer = SimpleNamespace(
+        name="t", topic="t", partition=0, resource=SimpleNamespace(name="t"), entries=(), acls=(),
+        error_code=code, error_message=REQUEST,
+    )  # fmt: skip
+
+    async def deny(*_: object, **options: object) -> object:
+        return answer if "code_of" in options and right == "Describe --cluster" else (answer,)
+
+    async def coordinator(*_: object) -> SimpleNamespace:
+        return SimpleNamespace(call=deny)
+
+    async with connected() as (_, cluster):
+        for name in ("call_any", "call_controller"):
+            monkeypatch.setattr(cluster, name, deny)
+        monkeypatch.setattr(cluster, "coordinator", coordinator)
+        found = await ask(Admin(cluster))
+    (error,) = found if isinstance(found, list) else found.values()
+    assert command_in(str(error)).endswith(f"--operation {right}")
+    assert "Request(" not in str(error)
+
+
 async def test_coordinators_of_many_groups_are_kept_and_old_brokers_asked_one_by_one() -> None:
     find_coordinator, refused = 10, 30
     async with connected() as (broker, cluster):
@@ -614,6 +665,34 @@ async def test_a_topic_that_may_not_be_described_may_have_been_deleted(
     assert list(hidden) == ["gone"]
     assert "may not Describe topic gone of cluster x" in str(hidden["gone"])
     assert str(hidden["gone"]).endswith("if gone was deleted, name it in topics.exclude")
+
+
+@pytest.mark.parametrize(
+    ("granted", "missing"),
+    [
+        ({AclOperation.READ, AclOperation.WRITE}, ""),
+        ({AclOperation.READ}, "Write"),
+        ({AclOperation.WRITE}, "Read"),
+        (set[AclOperation](), "Write"),
+        (None, ""),
+    ],
+)
+async def test_the_first_right_that_a_topic_lacks_is_named(
+    monkeypatch: pytest.MonkeyPatch, granted: set[AclOperation] | None, missing: str
+) -> None:
+    async with connected() as (_, cluster):
+        (there,) = (await cluster.metadata(["t"])).topics
+        operations = None if granted is None else frozenset(map(int, granted))
+        found = SimpleNamespace(topics=(replace(there, operations=operations),))
+
+        async def answer(_cluster: Cluster, _topics: object, **_more: object) -> SimpleNamespace:
+            return found
+
+        monkeypatch.setattr(Cluster, "metadata", answer)
+        rights = (AclOperation.WRITE, AclOperation.READ)
+        refused = (await Admin(cluster).describe_topics(["t"], rights=rights))["t"].refused
+    assert (refused is not None) == bool(missing)
+    assert refused is None or f"may not {missing} topic t" in refused.message
 
 
 @pytest.mark.parametrize(

@@ -18,12 +18,13 @@ from mm2py.client.group.coordinator import (
 from mm2py.client.group.member import GroupMember
 from mm2py.client.permit import Permit, check_all
 from mm2py.config.clients import ConnectionSettings
-from mm2py.errors import ConnectionFailedError, FatalServerError, RetriableError
+from mm2py.errors import ConnectionFailedError, FatalServerError, RetriableError, ServerError
 from mm2py.observability.logging import current_scope, log_scope
 from mm2py.protocol.call import Call
 from mm2py.protocol.error_codes import (
     COORDINATOR_NOT_AVAILABLE,
     FENCED_INSTANCE_ID,
+    GROUP_AUTHORIZATION_FAILED,
     ILLEGAL_GENERATION,
     NONE,
     NOT_COORDINATOR,
@@ -142,13 +143,16 @@ async def test_a_silent_coordinator_suspends_and_its_first_answer_resumes(
     await stage.clock.advance(0.2)
     assert stage.one.events == ["suspend"]
     assert not stage.one.permit.valid
+    assert "COORDINATOR_NOT_AVAILABLE" in stage.one.permit.cause
     stage.group.members["one-1"].heard_s = stage.clock.monotonic()
     stage.one.link.beat_answer = None
     await stage.clock.advance(3.0)
     assert stage.one.events == ["suspend", "resume"]
     lines = [line for line in caplog.messages if "the flow" in line]
     assert ["flow is suspended" in line for line in lines] == [True, False]
+    assert "cause=COORDINATOR_NOT_AVAILABLE" in lines[0]
     assert "the flow continues" in lines[-1]
+    assert stage.one.permit.cause == ""
 
 
 async def test_a_silence_noticed_after_a_suspension_is_logged_with_the_flow(stage: Stage) -> None:
@@ -413,6 +417,13 @@ class ScriptedCluster:
     def coordinator_moved(self, _group_id: str) -> None:
         self.moved += 1
 
+    def denied(self, code: int, operation: str, name: str) -> ServerError | None:
+        return (
+            server_error(code, f"{operation} {name}")
+            if code == GROUP_AUTHORIZATION_FAILED
+            else None
+        )
+
     async def call_coordinator(
         self, _group_id: str, call: Call[object], *, code_of: Callable[[int], int]
     ) -> object:
@@ -463,14 +474,20 @@ async def test_the_connection_of_a_round_is_closed_when_it_is_done_or_given_up()
     assert cluster.connections[-1].dropped == "the round was given up"
 
 
-async def test_a_coordinator_that_moved_or_is_away_is_looked_for_again() -> None:
+async def test_a_coordinator_that_moved_or_is_away_is_looked_for_again_and_a_missing_right_named() -> (
+    None
+):
     cluster, link = scripted()
-    cluster.answers = {
-        "JoinGroup": joined(NOT_COORDINATOR),
-        "SyncGroup": SyncResult(NOT_COORDINATOR, b""),
-        "Heartbeat": NOT_COORDINATOR,
-        "DescribeGroups": described(NOT_COORDINATOR),
-    }
+
+    def answer(code: int) -> dict[str, object]:
+        return {
+            "JoinGroup": joined(code),
+            "SyncGroup": SyncResult(code, b""),
+            "Heartbeat": code,
+            "DescribeGroups": described(code),
+        }
+
+    cluster.answers = answer(NOT_COORDINATOR)
     attempts: list[Callable[[], Awaitable[object]]] = [
         lambda: link.join("m", OFFERS, 6_000, 60_000),
         lambda: link.sync("m", 1, "p", {}),
@@ -485,15 +502,16 @@ async def test_a_coordinator_that_moved_or_is_away_is_looked_for_again() -> None
         with pytest.raises(RetriableError, match="reset"):
             await attempt()
     assert cluster.moved == 8
+    cluster.answers = answer(GROUP_AUTHORIZATION_FAILED)
+    for attempt in attempts:
+        with pytest.raises(FatalServerError, match="Read g"):
+            await attempt()
 
 
-async def test_a_group_that_does_not_exist_is_dead_and_one_that_is_secret_is_an_error() -> None:
+async def test_a_group_that_does_not_exist_is_dead() -> None:
     cluster, link = scripted()
     cluster.answers = {"DescribeGroups": described(69, state="")}
     assert (await link.describe()).state == "Dead"
-    cluster.answers = {"DescribeGroups": described(30)}
-    with pytest.raises(FatalServerError, match="GROUP_AUTHORIZATION_FAILED"):
-        await link.describe()
 
 
 async def test_leaving_closes_the_connections_and_does_not_wait_for_a_silent_coordinator(

@@ -115,6 +115,15 @@ async def test_a_token_is_kept_until_most_of_its_life_is_over() -> None:
         assert first.value not in repr(first)
 
 
+@pytest.mark.parametrize("apart_s", [-600, 0, 600])
+async def test_a_clock_apart_from_the_issuers_does_not_change_how_long_a_token_lasts(
+    apart_s: int,
+) -> None:
+    async with token_source() as (endpoint, source, clock):
+        endpoint.answers = [(200, answer(jwt(300 + apart_s), expires_in=300))]
+        assert (await source.token()).expires_s == pytest.approx(clock.monotonic() + 300)
+
+
 async def test_the_request_is_the_client_credentials_grant() -> None:
     async with token_source(scope="a b", header_urlencode=True) as (endpoint, source, clock):
         endpoint.answers = [(200, answer("opaque", expires_in=100))]

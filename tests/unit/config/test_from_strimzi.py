@@ -295,6 +295,18 @@ spec:
 """
 
 
+WAY_BACK = """
+kind: KafkaMirrorMaker2
+spec:
+  target: {alias: a, bootstrapServers: "a:1", config: {config.storage.replication.factor: 2}}
+  mirrors:
+    - source: {alias: b, bootstrapServers: "b:1"}
+      sourceConnector: {}
+    - source: {alias: c, bootstrapServers: "c:1"}
+      sourceConnector: {}
+"""
+
+
 @pytest.fixture
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.chdir(tmp_path)
@@ -385,16 +397,31 @@ def test_a_resource_is_read_from_standard_input() -> None:
     ("text", "said"),
     [
         ("a: [", "is no YAML"),
-        ("kind: Kafka", "has 0 resources of kind KafkaMirrorMaker2"),
-        (f"{RESOURCE}\n---\n{RESOURCE}", "has 2 resources"),
+        ("kind: Kafka", "has no resource of kind KafkaMirrorMaker2"),
+        (f"{RESOURCE}\n---\n{RESOURCE}", "two resources mirror a->b"),
+        (f"{RESOURCE}\n---\n{WAY_BACK.replace('a:1', 'a:2')}", "different values of a.bootstrap.servers"),
     ],
-)
-def test_a_file_without_one_resource_is_refused(tmp_path: Path, text: str, said: str) -> None:
+)  # fmt: skip
+def test_what_is_no_file_of_resources_is_refused(tmp_path: Path, text: str, said: str) -> None:
     file = tmp_path / "mirror.yaml"
     file.write_text(text)
     found = run("import", "strimzi", str(file))
     assert (found.exit_code, found.stdout) == (1, "")
     assert said in found.stderr
+
+
+def test_several_resources_are_one_file_with_the_flows_of_all() -> None:
+    """The operator has one resource for each target: a pair of clusters has two."""
+    found = run("import", "strimzi", "-", stdin=f"{RESOURCE}\n---\n{WAY_BACK}")
+    assert found.exit_code == 0, found.stderr
+    values = dict(parse(found.stdout.encode("latin-1")).values)
+    assert values["clusters"] == "a, b, c"
+    switches = [it for it in values if "->" in it and it.count(".") == 1 and "enabled" in it]
+    assert switches == ["a->b.enabled", "b->a.enabled", "c->a.enabled"]
+    assert values["a.config.storage.replication.factor"] == "2"
+    assert found.stderr.count("repeat this with --carry-positions") == 1
+    carried = operator_flows(*map(yaml.safe_load, (RESOURCE, WAY_BACK)))
+    assert [(it.source, it.target) for it in carried] == [("a", "b"), ("b", "a"), ("c", "a")]
 
 
 def test_one_resource_among_others_is_found(tmp_path: Path) -> None:
@@ -412,4 +439,4 @@ def test_a_list_is_opened(tmp_path: Path) -> None:
     assert found.exit_code == 0, found.stderr
     assert "a->b.enabled = true\n" in found.stdout
     file.write_text(f"{text}-{items[1:]}")
-    assert "has 2 resources" in run("import", "strimzi", str(file)).stderr
+    assert "two resources mirror a->b" in run("import", "strimzi", str(file)).stderr

@@ -272,6 +272,23 @@ def test_flows_to_one_cluster_with_one_group_or_config_topic_are_refused(
 
 
 @pytest.mark.parametrize(
+    "line", ["source.cluster.alias=", "A->C.source.cluster.alias=B", "B->C.source.cluster.alias=A"]
+)
+def test_sources_with_one_alias_are_told_to_share_a_topic_of_checkpoints(
+    tmp_path: Path, line: str
+) -> None:
+    """An empty one keeps the names of topics, with an empty separator, as some guides have it."""
+    file = tmp_path / "mm2.properties"
+    one = f"clusters=A,B,C\nbootstrap.servers=h:1\nemit.heartbeats.enabled=false\nA->C.enabled=true\n{line}\n"
+    file.write_text(one)
+    assert [it for it in lint(file, CONNECTORS) if "one source" in it.message] == []
+    file.write_text(f"{one}B->C.enabled=true\n")
+    (found,) = lint(file, CONNECTORS)
+    assert (found.severity, found.line) == (Severity.WARNING, 5)
+    assert "flows A->C, B->C have one source.cluster.alias" in found.message
+
+
+@pytest.mark.parametrize(
     ("lines", "said"),
     [
         ("offsets.identical=require\nB.exactly.once.source.support=enabled",

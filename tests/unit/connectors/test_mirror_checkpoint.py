@@ -1,6 +1,7 @@
 """The MirrorCheckpoint connector: its groups, its checkpoints, and the group offsets that it writes."""
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -14,6 +15,7 @@ from mm2py.protocol.configs import ConfigEntry
 from mm2py.protocol.consumer_offsets import offsets_partition
 from mm2py.protocol.error_codes import (
     GROUP_AUTHORIZATION_FAILED,
+    NOT_COORDINATOR,
     UNKNOWN_MEMBER_ID,
     UNKNOWN_TOPIC_OR_PARTITION,
     server_error,
@@ -732,7 +734,7 @@ async def test_groups_whose_offsets_are_not_known_are_left_alone(region: GroupRe
     async with synced(region) as bench:
         assert region.at_target.commits == []
         text, _, harms = bench.context.findings["groups not synced"]
-        assert ("READ on the groups" in text, harms) == (True, True)
+        assert (str(region.at_target.errors["g"]) in text, harms) == (True, True)
         assert groups_by_state(bench) == (0, 0, 0, 1)
 
 
@@ -758,6 +760,23 @@ async def test_a_group_whose_coordinator_may_not_be_asked_for_costs_the_others_n
     async with synced(region):
         assert {group for group, _ in region.at_target.commits} == {*names[1:], "g"}
     assert "group=g000" in caplog.text
+
+
+async def test_a_coordinator_that_moves_with_many_groups_is_one_line(
+    region: GroupRegion, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    names = [f"g{number:03d}" for number in range(120)]
+    for name in names:
+        region.at_source.put(name, t_0=101)
+        region.at_target.errors[name] = server_error(NOT_COORDINATOR, "offsets")
+    async with synced(region) as bench:
+        assert bench.context.findings["groups not synced"][1] == len(names)
+        region.at_target.errors.clear()
+        await bench.idle(40)
+        assert "groups not synced" not in bench.context.findings
+    assert {group for group, _ in region.at_target.commits} == {*names, "g"}
+    assert "group=g1" not in caplog.text
 
 
 async def test_nothing_is_written_while_the_task_is_paused(region: GroupRegion) -> None:

@@ -492,7 +492,7 @@ async def test_refused_configs_and_acls_are_findings_and_copying_continues() -> 
 
 async def test_a_topic_whose_configs_may_not_be_read_waits_alone() -> None:
     bench = Bench(Region({"t1": 1, "t2": 1, "t3": 1}))
-    bench.region.source.unreadable["t2"] = server_error(29, "t2")
+    bench.region.source.unreadable["t2"] = server_error(29, "may not DescribeConfigs topic t2")
     async with running(bench):
         pass
     assert bench.dealt() == ["t1-0", "t3-0"]

@@ -168,14 +168,14 @@ async def test_without_emission_there_is_no_task_and_no_topic() -> None:
 async def test_no_task_runs_before_the_topic_exists(caplog: pytest.LogCaptureFixture) -> None:
     region, context = Region({}), FakeConnectorContext()
     region.target.refuse["heartbeats"] = server_error(38, "1 broker")
-    connector = MirrorHeartbeatConnector(
-        HEARTBEAT | {"heartbeats.topic.replication.factor": "3"}, admins=region.open_admin
-    )
+    config = {"heartbeats.topic.replication.factor": "3", "target.cluster.alias": ""}
+    connector = MirrorHeartbeatConnector(HEARTBEAT | config, admins=region.open_admin)
 
     await connector.start(context)
     assert list(connector.task_configs(1)) == []
     await context.clock.advance(60)
     assert caplog.text.count("set heartbeats.topic.replication.factor (now 3)") == 1
+    assert "cannot be created on target: " in caplog.text, "an alias may be empty"
     region.target.refuse.clear()
     await context.clock.advance(11)
     assert len(connector.task_configs(1)) == 1

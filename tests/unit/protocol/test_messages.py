@@ -147,7 +147,7 @@ def test_metadata_is_read(version: int) -> None:
     assert found.cluster_id == ("c" if version >= 2 else None)
     epoch, topic_id = (5 if version >= 7 else -1), (ID if version >= 10 else NO_TOPIC_ID)
     assert found.topics == (
-        TopicMetadata("t", topic_id, True, (PartitionMetadata(2, 1, epoch, 9),), 0),
+        TopicMetadata("t", topic_id, True, (PartitionMetadata(2, 1, epoch, 9, in_sync=1),), 0),
         TopicMetadata("gone", NO_TOPIC_ID, False, (), 3),
     )
     assert (found.controller_id, found.error_code) == (1, 0)
@@ -516,6 +516,7 @@ def test_server_error_says_whether_a_retry_helps() -> None:
     final = server_error(10, "too big")
     assert isinstance(final, FatalServerError)
     assert str(final).startswith("MESSAGE_TOO_LARGE (10): too big; raise max.message.bytes")
+    assert "bring its brokers back" in str(server_error(19))
 
 
 def test_a_code_newer_than_the_table_is_fatal_and_keeps_its_number() -> None:

@@ -9,6 +9,7 @@ import pytest
 from mm2py.api.connector import ConnectorFactory
 from mm2py.config.class_names import MIRROR_SOURCE_CONNECTOR
 from mm2py.errors import ConfigError, Mm2pyError, RequestTimedOutError, RetriableError
+from mm2py.mirror.offset_checks import java_text
 from mm2py.protocol import error_codes as codes
 from mm2py.runtime.errors import BadRequestError, HerderError
 from mm2py.runtime.herder.api import OffsetEditing, OffsetEntry
@@ -145,6 +146,30 @@ async def test_a_mirrors_position_that_is_written_back_is_none_that_its_task_sto
     await bench.editor.alter("c", {"connector.class": name}, [OffsetEntry(PARTITION, offset)])
     (entry,) = await bench.editor.read("c", CONFIG)
     assert entry.offset == (offset if name == "Silent" else {"offset": 7})
+
+
+@pytest.mark.parametrize(
+    ("change", "offset", "warned"),
+    [
+        ({}, {"offset": 5}, False),
+        ({"cluster": "B"}, {"offset": 5}, True),
+        ({"topic": "u"}, {"offset": 5}, True),
+        ({"partition": 9}, {"offset": 5}, True),
+        ({"partition": 9}, None, False),
+    ],
+)
+async def test_a_position_of_what_had_none_is_stored_as_in_java_and_logged(
+    bench: Bench,
+    caplog: pytest.LogCaptureFixture,
+    change: Mapping[str, str | int],
+    offset: Mapping[str, int] | None,
+    warned: bool,
+) -> None:
+    partition = {**PARTITION, **change}
+    answer = await bench.editor.alter("c", CONFIG, [OffsetEntry(partition, offset)])
+    assert answer == "The offsets for this connector have been altered successfully"
+    shown = f"partitions={java_text(partition)}; they count where the connector has these"
+    assert (shown in caplog.text) == warned
 
 
 async def test_a_connector_without_a_say_gets_the_longer_message(bench: Bench) -> None:

@@ -22,6 +22,7 @@ from mm2py.errors import (
     ServerError,
 )
 from mm2py.protocol import error_codes as codes
+from mm2py.protocol.acls import AclOperation
 from mm2py.protocol.columns import partition_of
 from mm2py.protocol.configs import ConfigEntry
 from mm2py.protocol.fetch import FETCH_KEY
@@ -281,7 +282,7 @@ class FakeAdmin:
         self.unreadable: ServerError | None = None
         self.topic_id = bytes(16)
         self.described = 0
-        self.unwritable: ServerError | None = None
+        self.denied: ServerError | None = None
 
     async def create_topics(self, topics: Sequence[NewTopic]) -> Mapping[str, ServerError | None]:
         self.created += topics
@@ -291,14 +292,14 @@ class FakeAdmin:
         return {topic.name: self.refused.get(topic.name, self.refusal) for topic in topics}
 
     async def describe_topics(
-        self, names: Sequence[str], *, rights: bool = False
+        self, names: Sequence[str], *, rights: Sequence[AclOperation] = ()
     ) -> Mapping[str, TopicDescription]:
         self.described += 1
         if self.blind or not self.existing:
             return {}
-        unwritable, partitions = self.unwritable if rights else None, tuple(range(self.existing))
+        denied, partitions = self.denied if rights else None, tuple(range(self.existing))
         return {
-            name: TopicDescription(name, self.topic_id, partitions, False, None, unwritable)
+            name: TopicDescription(name, self.topic_id, partitions, False, None, denied)
             for name in names
             if name not in self.refused
         }
@@ -438,10 +439,10 @@ async def test_a_topic_that_is_gone_or_gets_another_policy_while_it_is_used_is_n
     assert await topics.unfit() == {}
     await topics.partitions(OFFSETS.name)
     assert await topics.unfit() == {}
-    admin.unwritable, before = codes.server_error(codes.TOPIC_AUTHORIZATION_FAILED), admin.described
-    assert await topics.unfit() == {OFFSETS.name: admin.unwritable}
+    admin.denied, before = codes.server_error(codes.TOPIC_AUTHORIZATION_FAILED), admin.described
+    assert await topics.unfit() == {OFFSETS.name: admin.denied}
     assert admin.described == before + 1, "rights and descriptions are one question"
-    admin.policy, admin.unwritable = "compact,delete", None
+    admin.policy, admin.denied = "compact,delete", None
     assert "must be exactly compact" in str((await topics.unfit())[OFFSETS.name])
     admin.existing = 0
     assert "was deleted" in str((await topics.unfit())[OFFSETS.name])
