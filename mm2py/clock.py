@@ -47,7 +47,6 @@ class SystemClock:
     """The real clock."""
 
     def now_ms(self) -> int:
-        """Return the wall clock in milliseconds."""
         return time.time_ns() // 1_000_000
 
     def monotonic(self) -> float:

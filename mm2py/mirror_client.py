@@ -101,7 +101,6 @@ class MirrorClient:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close it."""
         await self.close()
 
     async def close(self) -> None:
@@ -245,7 +244,6 @@ class MirrorClient:
             await reader.close()
 
     def _source(self, alias: str, copy: TopicPartition) -> TopicPartition:
-        """Return the partition at ``alias`` of a partition here."""
         if self.policy.topic_source(copy.topic) == alias:
             return copy._replace(topic=self.policy.upstream_topic(copy.topic) or copy.topic)
         return copy

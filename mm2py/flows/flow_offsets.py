@@ -123,7 +123,6 @@ class FlowOffsets:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close all connections that are its own."""
         await self._map.close()
         if self._owns:
             await self._source.close()

@@ -53,7 +53,6 @@ class MemoryTopic:
                 follower.again(0, tuple(newest.values()))
 
     def from_offset(self, offset: int) -> Sequence[Record]:
-        """Return the records at and after an offset."""
         return self.records[bisect_left(self.records, offset, key=_offset_of) :]
 
     def _compact(self) -> None:

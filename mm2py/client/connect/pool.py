@@ -70,7 +70,6 @@ class OutageLines:
         return now - course.since
 
     def due_at(self, outage: Outage) -> float:
-        """Return when the next line is due."""
         return self._courses[outage].due_at
 
     def back(self, outage: Outage) -> None:
@@ -154,7 +153,6 @@ class ConnectionPool:
         return await asyncio.shield(attempt)
 
     def is_open(self, broker: BrokerAddress, purpose: str) -> bool:
-        """Whether there is an open connection to a broker for a purpose."""
         connection = self._open.get((broker.node_id, purpose))
         return connection is not None and not connection.closed
 
