@@ -62,7 +62,6 @@ class FakeTaskContext:
         self._positions: dict[str, SourceOffset] = {}
 
     def store(self, partition: SourcePartition, offset: SourceOffset) -> None:
-        """Set the stored position of a source partition."""
         self._positions[json.dumps(dict(partition), sort_keys=True)] = dict(offset)
 
     def leave_out(self, partitions: Collection[TopicPartition]) -> None:

@@ -530,7 +530,10 @@ async def creatable(
             causes.setdefault((error.code, text, remedy), []).append(name)
     for (code, text, remedy), names in causes.items():
         if code in (TOPIC_AUTHORIZATION_FAILED, GROUP_AUTHORIZATION_FAILED):
-            yield _missing_create(opened, names)
+            yield Level.ERROR.row(
+                f"{opened.alias}: no right to create {some(names)}",
+                opened.admin.cluster.granting("Create", "--cluster"),
+            )
         else:
             yield Level.ERROR.row(
                 f"{opened.alias}: {some(names)} cannot be created: {text}",
@@ -538,13 +541,6 @@ async def creatable(
             )
     if topics and not causes:
         yield Level.OK.row(f"{opened.alias}: {len(topics)} topics can be created")
-
-
-def _missing_create(opened: OpenedSide, names: list[str]) -> Row:
-    return Level.ERROR.row(
-        f"{opened.alias}: no right to create {some(names)}",
-        opened.admin.cluster.granting("Create", "--cluster"),
-    )
 
 
 async def workers(flow: Examined) -> AsyncIterator[Row]:
