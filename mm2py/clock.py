@@ -47,7 +47,6 @@ class SystemClock:
     """The real clock."""
 
     def now_ms(self) -> int:
-        """Return the wall clock in milliseconds."""
         return time.time_ns() // 1_000_000
 
     def monotonic(self) -> float:
@@ -256,7 +255,7 @@ async def each_of(items: Iterable[A], ask: Callable[[A], Awaitable[T]], *, at_on
     return await together(*map(one, items))
 
 
-async def or_stop(work: Coroutine[object, object, T], stop: asyncio.Event) -> T | None:
+async def or_stop(work: Awaitable[T], stop: asyncio.Event) -> T | None:
     """Wait for ``work``; None, and it is cancelled, when ``stop`` is set first."""
     running = asyncio.ensure_future(work)
     stopper = asyncio.ensure_future(stop.wait())

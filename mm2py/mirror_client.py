@@ -16,7 +16,6 @@ import asyncio
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
-from types import TracebackType
 from typing import NamedTuple, Self, TypeVar, final
 
 from mm2py.api.policies import ReplicationPolicy
@@ -95,13 +94,7 @@ class MirrorClient:
             raise
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close it."""
+    async def __aexit__(self, *_exception: object) -> None:
         await self.close()
 
     async def close(self) -> None:
@@ -245,7 +238,6 @@ class MirrorClient:
             await reader.close()
 
     def _source(self, alias: str, copy: TopicPartition) -> TopicPartition:
-        """Return the partition at ``alias`` of a partition here."""
         if self.policy.topic_source(copy.topic) == alias:
             return copy._replace(topic=self.policy.upstream_topic(copy.topic) or copy.topic)
         return copy

@@ -164,12 +164,9 @@ def explain_file(
         flows = config.flows() if flow is None else (flow_named(config, flow),)
         for name in flows:
             _explain(out, config, config.flow_configs(name))
-    except UsageError as error:
-        _print(out, f"error    {error}", _STYLES[Severity.ERROR])
-        return 2
     except ConfigError as error:
         _print(out, f"error    {error}", _STYLES[Severity.ERROR])
-        return 1
+        return 2 if isinstance(error, UsageError) else 1
     return 0
 
 

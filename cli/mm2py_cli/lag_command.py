@@ -47,7 +47,6 @@ class LagLimits:
 
     @property
     def given(self) -> bool:
-        """Whether there is one."""
         return self.records is not None or self.seconds is not None
 
     def passed_by(self, topic: TopicView) -> bool:
@@ -109,7 +108,6 @@ class _LagView:
         return [flow], rest.views(TopicView, flow_path(self.flow, "lag"))
 
     def print(self, topics: Sequence[TopicView], *, one_line: bool = False) -> None:
-        """Print the first topics."""
         shown = topics[: self.top]
         if one_line and not self.printer.is_table:
             self.printer.document(shown, one_line=True)

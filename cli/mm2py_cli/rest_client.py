@@ -198,7 +198,6 @@ class RestClient:
         raise self._refusal(status, message if isinstance(message, str) else _phrase(status))
 
     def _refusal(self, status: int, message: str) -> Mm2pyError:
-        """Return the error of a status that came with a reason."""
         if status == HTTPStatus.UNAUTHORIZED:
             return self._stranger()
         # Connect's words for a path that it does not have at all.

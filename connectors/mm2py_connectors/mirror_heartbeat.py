@@ -6,6 +6,7 @@ since other flows copy these records and so measure the way (Java's ``MirrorHear
 
 import asyncio
 import logging
+import struct
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Final, final
 
@@ -17,10 +18,10 @@ from mm2py.clock import Clock, wait_or_stop
 from mm2py.config.class_names import KAFKA_RELEASE, MIRROR_HEARTBEAT_CONNECTOR
 from mm2py.config.client_properties import effective_client_properties
 from mm2py.config.definitions import ConfigModel, parse_config
-from mm2py.mirror.heartbeats import encode_heartbeat
 from mm2py.mirror.offset_checks import Positions, check_heartbeat_offsets
 from mm2py.mirror.policies import policy_from_config
 from mm2py.mirror.source_offsets import heartbeat_source_partition, source_offset
+from mm2py.protocol.wire import record_string
 from mm2py_connectors.clients import AdminFactory, AdminSession, open_admin
 from mm2py_connectors.internal_topics import create_compacted_topic
 from mm2py_connectors.mirror_heartbeat_config import MirrorHeartbeatConfig
@@ -32,6 +33,8 @@ TASK_CLASS: Final = "org.apache.kafka.connect.mirror.MirrorHeartbeatTask"
 TOPIC_RETRY_S: Final = 10.0
 LONGEST_POLL_S: Final = 1.0
 """The contract of ``SourceTask.poll``."""
+HEARTBEAT_VERSION: Final = 0
+_VALUE: Final = struct.Struct(">hq")
 
 
 @final
@@ -165,3 +168,11 @@ class MirrorHeartbeatTask(SourceTask):
 
     async def stop(self) -> None:
         self._stopping.set()
+
+
+def encode_heartbeat(source: str, target: str, timestamp_ms: int) -> tuple[bytes, bytes]:
+    """Return key and value of one beat of the flow from ``source`` to ``target`` (Java's
+    ``Heartbeat``); the record's timestamp is the value's."""
+    return record_string(source) + record_string(target), _VALUE.pack(
+        HEARTBEAT_VERSION, timestamp_ms
+    )

@@ -28,7 +28,6 @@ class MirrorSinkConfig(SinkFrameworkConfig, MirrorTopicsConfig):
 
     @classmethod
     def cross_check(cls, props: Mapping[str, str]) -> list[Problem]:
-        """Check ``start.positions``."""
         return start_problems(props)
 
 

@@ -460,7 +460,6 @@ class OffsetTranslator:
                 self._copied_back.add(sync.partition)
 
     async def _watch(self, exact: ExactMap, beyond: _Beyond) -> None:
-        """Note when a map reaches offsets that were beyond it."""
         while True:
             # Sleeps without a timer while no group waits for the map.
             if not beyond:

@@ -369,7 +369,7 @@ class RecordSender:
         """
         self._check()
         self._purge()
-        back, self._failures = sorted(self._failures, key=_number), []
+        back, self._failures = sorted(self._failures, key=lambda it: it.number), []
         return [
             (
                 it.sent,
@@ -591,7 +591,7 @@ class RecordSender:
     def _hand_over(self, producer: Producer, failures: Sequence[_FailedRecord], idle: Idle) -> None:
         """Hand over in the order of the source. What is left where ``idle`` raises, or partitions
         were given up, has still failed."""
-        ordered = sorted(failures, key=_number)
+        ordered = sorted(failures, key=lambda it: it.number)
         numbers = {it.number for it in ordered}
         self._failures = [it for it in self._failures if it.number not in numbers]
         handed = 0
@@ -608,8 +608,9 @@ class RecordSender:
         """Refuse what failed alone, but for a cause that passes."""
         refused: set[int] = set()
         cause = self._stop_cause if self._stopped is self._alone else None
+        alone = [it for it in self._failures if it.is_alone]
         try:
-            for failure in sorted(filter(_is_alone, self._failures), key=_number):
+            for failure in sorted(alone, key=lambda it: it.number):
                 if cause is not None and failure.error.name() in _BEHIND:
                     failure.error = cause
                 # It may pass: tried again with the others.
@@ -656,14 +657,6 @@ def _as_it_is(source: Message) -> SentRecord:
 
 def _ignored(_error: KafkaError) -> None:
     pass
-
-
-def _number(failure: _FailedRecord) -> int:
-    return failure.number
-
-
-def _is_alone(failure: _FailedRecord) -> bool:
-    return failure.is_alone
 
 
 def _cause(error: KafkaException) -> KafkaError:

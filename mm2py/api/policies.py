@@ -113,11 +113,9 @@ class DefaultReplicationPolicy:
 
     @property
     def detects_cycles(self) -> bool:
-        """Whether names carry their provenance."""
         return bool(self._separator)
 
     def remote_topic(self, source_alias: str, topic: str) -> str:
-        """Prefix ``topic`` with the source alias."""
         return f"{source_alias}{self._separator}{topic}"
 
     def topic_source(self, topic: str) -> str | None:
@@ -155,7 +153,6 @@ class DefaultReplicationPolicy:
         return f"mm2-offset-syncs{separator}{alias}{separator}internal"
 
     def checkpoints_topic(self, source_alias: str) -> str:
-        """Name the checkpoints topic."""
         return source_alias + self._checkpoints_suffix()
 
     def is_heartbeats_topic(self, topic: str) -> bool:

@@ -6,6 +6,12 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
+def chunks(items: Sequence[T], most: int) -> Iterator[Sequence[T]]:
+    """Cut items, in their order, into parts of ``most`` items; the last one may have fewer."""
+    for start in range(0, len(items), most):
+        yield items[start : start + most]
+
+
 def parts_of(items: Sequence[T], weight: Callable[[T], int], most: int) -> Iterator[list[T]]:
     """Cut items, in their order, into parts that weigh at most ``most``, or are one item; of
     nothing there is one empty part."""

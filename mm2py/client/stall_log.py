@@ -152,7 +152,6 @@ class StallLog:
             self._closed(kind)
 
     def _count(self, partition: TopicPartition, kind: _Kind) -> None:
-        """Count the partition in the lines of ``kind`` from now on."""
         before = self._logged.get(partition)
         if before is kind:
             return

@@ -65,7 +65,6 @@ def broker_networks() -> BrokerNetworks:
 
 
 def _plain(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
-    """Return the IPv4 address inside an IPv6 one."""
     if isinstance(address, IPv6Address):
         # ::ffff:169.254.169.254 leads to the same service.
         return address.ipv4_mapped or address

@@ -8,7 +8,6 @@ works on any worker.
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
-from types import TracebackType
 from typing import Final, Self, final
 
 from mm2py.api.policies import ReplicationPolicy
@@ -113,17 +112,11 @@ class FlowOffsets:
                 await self._map.read_to_end()
         # ``__aexit__`` is not called where ``__aenter__`` raises.
         except BaseException:
-            await self.__aexit__(None, None, None)
+            await self.__aexit__()
             raise
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close all connections that are its own."""
+    async def __aexit__(self, *_exception: object) -> None:
         await self._map.close()
         if self._owns:
             await self._source.close()

@@ -162,7 +162,6 @@ class _WaitingSyncs:
             ]
 
     def take(self, most: int) -> list[OffsetSync]:
-        """Remove and return the oldest syncs to write, at most ``most``."""
         chosen = self._chosen()
         self._due = chosen[most:]
         return [OffsetSync(self._partition, due.upstream, due.downstream) for due in chosen[:most]]

@@ -145,22 +145,29 @@ def source_offset_value(offset: SourceOffset | None) -> bytes | None:
 
 def parse_source_offset_key(key: bytes) -> tuple[str, SourcePartition]:
     """Read a key; ``ProtocolError`` if it is not a name and a flat map."""
-    parsed = _load(key, "key")
+    # Connectors of others share the topic: their partitions may be any flat map.
+    connector, partition = offset_key_parts(key)
+    return connector, _flat(partition, key, "key")
+
+
+def offset_key_parts(key: bytes) -> tuple[str, object]:
+    """Read a key of any connector: its name, and its partition as JSON has it; ``ProtocolError``:
+    it is no such pair."""
+    parsed = offset_json(key, "key")
     if isinstance(parsed, list):
-        # Connectors of others share the topic: their partitions may be any flat map.
         items = cast("list[object]", parsed)
         if len(items) == 2 and isinstance(items[0], str):
-            return items[0], _flat(items[1], key, "key")
+            return items[0], items[1]
     raise ProtocolError(f"source offset key {_shown(key)} is not a name and a partition")
 
 
 def parse_source_offset_value(value: bytes | None) -> SourceOffset | None:
     """Read a value; None for a tombstone. What is no primitive in it is left out: a later version
     may have written it. ``ProtocolError``: it is no JSON object."""
-    parsed = None if value is None else _load(value, "value")
+    parsed = None if value is None else offset_json(value, "value")
     if value is None or parsed is None:
         return None
-    members = _members(parsed, value, "value").items()
+    members = offset_members(parsed, value, "value").items()
     return cast(
         "SourceOffset",
         {name: member for name, member in members if not isinstance(member, dict | list)},
@@ -177,7 +184,8 @@ def _dump(value: object) -> bytes:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def _load(data: bytes, what: str) -> object:
+def offset_json(data: bytes, what: str) -> object:
+    """Read the key or value (``what``) of a source offset; ``ProtocolError``: it is no JSON."""
     try:
         return cast("object", json.loads(data))
     # Deeply nested JSON ends in a RecursionError, which is no ValueError.
@@ -185,7 +193,9 @@ def _load(data: bytes, what: str) -> object:
         raise ProtocolError(f"source offset {what} {_shown(data)} is not JSON") from error
 
 
-def _members(value: object, data: bytes, what: str) -> dict[str, object]:
+def offset_members(value: object, data: bytes, what: str) -> dict[str, object]:
+    """Return the members of what ``offset_json`` read of ``data``; ``ProtocolError``: it is no
+    map."""
     if not isinstance(value, dict):
         raise ProtocolError(f"source offset {what} {_shown(data)} is not a map")
     return cast("dict[str, object]", value)
@@ -193,7 +203,7 @@ def _members(value: object, data: bytes, what: str) -> dict[str, object]:
 
 def _flat(value: object, data: bytes, what: str) -> dict[str, str | int]:
     flat: dict[str, str | int] = {}
-    for name, member in _members(value, data, what).items():
+    for name, member in offset_members(value, data, what).items():
         # Python's bool is an int; Java's Boolean is no number.
         if isinstance(member, bool) or not isinstance(member, str | int):
             raise ProtocolError(

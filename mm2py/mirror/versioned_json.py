@@ -108,7 +108,6 @@ class Members:
         return value
 
     def nullable(self, name: str) -> str | None:
-        """Return a text, or None."""
         return None if self._members.get(name) is None else self.text(name)
 
     def number(self, name: str, default: int | None = None) -> int:

@@ -58,7 +58,6 @@ class CheckpointMeter:
         self._news = {key: None for key in self._news if key.task != task}
 
     def all(self) -> tuple[CheckpointAges, ...]:
-        """Return what is known now."""
         return self._of(self._windows)
 
     def changed(self) -> tuple[CheckpointAges, ...]:

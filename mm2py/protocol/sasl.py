@@ -119,7 +119,6 @@ class SaslExchange:
         return self._mechanism.is_done()
 
     def message(self) -> bytes:
-        """Return the next message."""
         return self._mechanism.auth_bytes()
 
     def take(self, answer: bytes) -> None:

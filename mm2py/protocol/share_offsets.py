@@ -69,7 +69,8 @@ class ShareOffsets:
 def describe_share_offsets(group_ids: Sequence[str]) -> Call[dict[str, ShareOffsets]]:
     """Read all start offsets of several share groups of one coordinator."""
     names = [required(group, "group") for group in group_ids]
-    body = b"".join((_array(names), *(_described_group(name) for name in names), _NO_TAGS))
+    groups = [compact_string(it) + _ALL_TOPICS + _NO_TAGS for it in names]
+    body = b"".join((_array(names), *groups, _NO_TAGS))
     name = "DescribeShareGroupOffsets"
     return _call(DESCRIBE_KEY, name, _WITH_LAG, body, _read_described)
 
@@ -114,10 +115,6 @@ def _call(
 
 def _array(items: Sequence[object]) -> bytes:
     return unsigned(len(items) + 1)
-
-
-def _described_group(name: str) -> bytes:
-    return compact_string(name) + _ALL_TOPICS + _NO_TAGS
 
 
 def _read_described(version: int, body: memoryview, at: int) -> dict[str, ShareOffsets]:

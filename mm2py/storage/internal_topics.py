@@ -272,7 +272,6 @@ def _unusable(topic: InternalTopic, error: ServerError) -> Mm2pyError:
 
 
 async def _policies(admin: TopicAdmin, names: Sequence[str]) -> dict[str, str]:
-    """Return the cleanup policies that may be read."""
     if not names:
         return {}
     try:

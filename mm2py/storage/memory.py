@@ -53,8 +53,7 @@ class MemoryTopic:
                 follower.again(0, tuple(newest.values()))
 
     def from_offset(self, offset: int) -> Sequence[Record]:
-        """Return the records at and after an offset."""
-        return self.records[bisect_left(self.records, offset, key=_offset_of) :]
+        return self.records[bisect_left(self.records, offset, key=lambda it: it.offset) :]
 
     def _compact(self) -> None:
         """Keep the newest record per key, and what a reader has yet to read."""
@@ -110,10 +109,6 @@ class MemoryTable:
             if self._handle is not None and following and record.offset >= self.position:
                 self.position = record.offset + 1
                 self._handle(0, record)
-
-
-def _offset_of(record: Record) -> int:
-    return record.offset
 
 
 def memory_configs(topic: MemoryTopic | None = None) -> ConfigBackingStore:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final, cast, final
 
 from mm2py.errors import ConfigError, ProtocolError, RetriableError
+from mm2py.mirror.source_offsets import offset_json, offset_key_parts, offset_members
 from mm2py.protocol.records import Record
 from mm2py.storage.table import Table, batched
 
@@ -72,18 +73,13 @@ class OffsetMap:
 
 def parse_offset_key(key: bytes) -> tuple[str, Mapping[str, Scalar] | None]:
     """Read connector and source partition of a key; ``ProtocolError`` if it is not such a pair."""
-    parsed = _load(key, "key")
-    if isinstance(parsed, list):
-        items = cast("list[object]", parsed)
-        if len(items) == 2 and isinstance(items[0], str):
-            partition = None if items[1] is None else _flat(items[1], key, "key")
-            return items[0], partition
-    raise ProtocolError(f"source offset key {_shown(key)} is not a name and a partition")
+    connector, partition = offset_key_parts(key)
+    return connector, None if partition is None else _flat(partition, key, "key")
 
 
 def parse_offset_map(value: bytes) -> Mapping[str, Scalar] | None:
     """Read a source offset; ``ProtocolError`` if it is neither a flat map nor null."""
-    parsed = _load(value, "value")
+    parsed = offset_json(value, "value")
     return None if parsed is None else _flat(parsed, value, "value")
 
 
@@ -100,25 +96,14 @@ def _content(key: bytes) -> tuple[str, MapIdentity]:
     return connector, scalars_identity(partition)
 
 
-def _load(data: bytes, what: str) -> object:
-    try:
-        return cast("object", json.loads(data))
-    except (ValueError, RecursionError):
-        raise ProtocolError(f"source offset {what} {_shown(data)} is not JSON") from None
-
-
 def _flat(value: object, data: bytes, what: str) -> Mapping[str, Scalar]:
-    if not isinstance(value, dict):
-        raise ProtocolError(f"source offset {what} {_shown(data)} is not a map")
-    members = cast("dict[str, object]", value)
+    members = offset_members(value, data, what)
     for name, member in members.items():
         if isinstance(member, dict | list):
-            raise ProtocolError(f"source offset {what} {_shown(data)}: {name} is no primitive")
+            raise ProtocolError(
+                f"source offset {what} {data[:SHOWN_BYTES]!r}: {name} is no primitive"
+            )
     return cast("dict[str, Scalar]", members)
-
-
-def _shown(data: bytes) -> str:
-    return repr(data[:SHOWN_BYTES])
 
 
 log = logging.getLogger(__name__)

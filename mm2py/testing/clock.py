@@ -25,11 +25,9 @@ class FakeClock:
         self._order = count()
 
     def now_ms(self) -> int:
-        """Return the wall clock in milliseconds."""
         return round(self._now_ms)
 
     def monotonic(self) -> float:
-        """Return monotonic seconds."""
         return self._monotonic
 
     @property

@@ -25,15 +25,12 @@ class FakeConnectorContext:
         self.published: Sequence[Mapping[str, str]] = ()
 
     def published_tasks(self) -> Sequence[Mapping[str, str]]:
-        """Return ``published``."""
         return self.published
 
     def request_reconfiguration(self) -> None:
-        """Count it."""
         self.reconfigurations += 1
 
     def fail(self, error: Exception) -> None:
-        """Keep the error."""
         self.failures.append(error)
 
 
@@ -65,7 +62,6 @@ class FakeTaskContext:
         self._positions: dict[str, SourceOffset] = {}
 
     def store(self, partition: SourcePartition, offset: SourceOffset) -> None:
-        """Set the stored position of a source partition."""
         self._positions[json.dumps(dict(partition), sort_keys=True)] = dict(offset)
 
     def leave_out(self, partitions: Collection[TopicPartition]) -> None:
@@ -75,14 +71,12 @@ class FakeTaskContext:
     async def committed_offsets(
         self, partitions: Sequence[SourcePartition]
     ) -> Sequence[SourceOffset | None]:
-        """Return what was stored, None where nothing is."""
         keys = [json.dumps(dict(partition), sort_keys=True) for partition in partitions]
         return [self._positions.get(key) for key in keys]
 
     def partition_state(
         self, partition: TopicPartition, state: PartitionState, cause: Exception | None = None
     ) -> None:
-        """Keep a state."""
         self.states.append((partition, state, str(cause) if cause else ""))
 
     def shows_cause(self, partition: TopicPartition) -> bool:
@@ -90,50 +84,40 @@ class FakeTaskContext:
         return partition in self.shown
 
     def report_gap(self, gap: SourceGap) -> None:
-        """Keep a gap."""
         self.gaps.append(gap)
 
     async def incarnations(self) -> Mapping[TopicPartition, bytes]:
-        """Return ``known_ids``."""
         return self.known_ids
 
     def report_incarnation(self, partition: TopicPartition, topic_id: bytes) -> None:
-        """Keep a topic id."""
         self.ids.append((partition, topic_id))
 
     def report_covered(
         self, partition: TopicPartition, offset: int, *, begins: bool = False
     ) -> None:
-        """Keep a covered position."""
         self.covered.append((partition, offset))
 
     def report_looped(self, partition: TopicPartition, records: int, conflicts: int) -> None:
-        """Count records that were not copied."""
         self.looped[partition] = self.looped.get(partition, 0) + records
         self.conflicts += conflicts
 
     def report_lag(
         self, partition: TopicPartition, lag_records: int, newest_ms: int, end: int = -1
     ) -> None:
-        """Keep the newest lag of a partition."""
         self.lag_reports += 1
         self.lags[partition] = (lag_records, newest_ms)
 
     def report_forecast(self, partition: TopicPartition, forecast: Forecast | None) -> None:
-        """Keep the newest forecast of a partition."""
         self.forecasts[partition] = forecast
 
     def report_finding(self, what: str, text: str, *, count: int = 1, harms: bool = True) -> None:
-        """Keep text, count and whether it harms, by name."""
         if text:
             self.findings[what] = (text, count, harms)
         else:
             self.findings.pop(what, None)
 
     def report_figure(self, name: str, value: int) -> None:
-        """Keep a number by its name."""
         self.figures[name] = value
 
     def report_checkpoint(self, group: str, partition: TopicPartition, latency_ms: int) -> None:
-        """Keep the latency of the newest checkpoint."""
         self.checkpoints[group, partition] = latency_ms

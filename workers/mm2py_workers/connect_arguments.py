@@ -112,17 +112,11 @@ def run_program(
         work = begin(options, mask)
         with asyncio.Runner(loop_factory=thawing_loop) as runner:
             code = runner.run(work)
-    except UsageError as error:
-        _complain(program, error, mask, options)
-        code = 2
-    except Mm2pyError as error:
-        _complain(program, error, mask, options)
-        code = 1
     except KeyboardInterrupt:
         code = 130
     except Exception as error:  # noqa: BLE001 - the process's edge: one line, the trace with --debug
         _complain(program, error, mask, options)
-        code = 1
+        code = 2 if isinstance(error, UsageError) else 1
     sys.exit(code)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Coroutine, Sequence
 from contextlib import closing
 from typing import Final, NoReturn
 
-from mm2py.clock import SYSTEM_CLOCK, Clock
+from mm2py.clock import SYSTEM_CLOCK, Clock, cancelled
 from mm2py.config.findings import LintFinding, Severity
 from mm2py.config.jaas import jaas_secrets
 from mm2py.config.lint import load_checked
@@ -94,9 +94,7 @@ async def run_flows(node: Node, stop: StopSignal, clock: Clock) -> int:
     asked = asyncio.create_task(stop.wait())
     ended = asyncio.create_task(maker.wait())
     await asyncio.wait({asked, ended}, return_when=asyncio.FIRST_COMPLETED)
-    for task in (settled, asked, serving):
-        task.cancel()
-    await asyncio.gather(serving, return_exceptions=True)
+    await cancelled(settled, asked, serving)
     if stop.asked:
         log.info("stopping: polling ends, what is under way is written and committed")
     clean = await node.stop(DRAIN_TIMEOUT_S)

@@ -87,7 +87,6 @@ class _Worker:
     def worker(
         self, rest: RestNode, stores: WorkerStores, membership: WorkerMembership
     ) -> "ConnectWorker":
-        """Return the worker over these stores."""
         resolve = _resolver(self.file, self.node.mask)
         parts = self.parts.herder(
             self.node,

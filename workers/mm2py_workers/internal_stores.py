@@ -214,7 +214,6 @@ class _Opening:
                 self._open = True
 
     async def end(self) -> None:
-        """Stop opening it."""
         if self._early is not None:
             self._early.cancel()
             # A store that is closed while it opens would leave its reader running.

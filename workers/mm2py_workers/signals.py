@@ -9,7 +9,6 @@ signals.
 import asyncio
 import os
 import signal
-from types import TracebackType
 from typing import Final, Self, final
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -45,12 +44,7 @@ class StopSignal:
             loop.add_signal_handler(number, self._caught, number)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_exception: object) -> None:
         loop = asyncio.get_running_loop()
         for number, handler in self._before.items():
             loop.remove_signal_handler(number)

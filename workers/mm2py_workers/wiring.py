@@ -282,7 +282,6 @@ class _Plans:
         return self.of(flow).connectors.get(connector, {})
 
     def target(self, name: FlowName) -> ConnectionSettings:
-        """Return how the target of a pair is reached."""
         return connection_settings(self.of(name).props, scope=f"worker of {name}")
 
 

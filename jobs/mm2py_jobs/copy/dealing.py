@@ -118,7 +118,6 @@ class DealtWork(Generic[T]):
 
     @property
     def total(self) -> int:
-        """The offsets of all items."""
         return sum(map(self.weight, self.items))
 
     def dealt(self, opened: OpenSession) -> tuple[list[list[T]], LaneGate | None]:

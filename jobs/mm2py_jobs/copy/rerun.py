@@ -242,11 +242,9 @@ class _Rerun:
         self._landed = LandedRecords({tp: log.end for tp, log in ends.items()})
 
     def copied(self) -> int:
-        """Return how many records are acknowledged."""
         return sum(tuple(self._records.values()))
 
     async def copy(self, ranges: Mapping[TopicPartition, LogEnds]) -> list[Row]:
-        """Copy everything and return a row for each partition."""
         try:
             await self._sender.start()
             await each_of(ranges.items(), lambda it: self._copy(*it), at_once=_AT_ONCE)

@@ -67,7 +67,7 @@ async def brokers(flow: Examined) -> AsyncIterator[Row]:
         for row in lost:
             yield row
         if not lost:
-            yield Row(Level.OK, f"{flow.sides[side].alias}: {len(rows)} brokers reached")
+            yield Level.OK.row(f"{flow.sides[side].alias}: {len(rows)} brokers reached")
 
 
 async def _reach_all(opened: OpenedSide) -> list[Row | None]:
@@ -83,8 +83,7 @@ async def _reach(opened: OpenedSide, broker: BrokerNode) -> Row | None:
         text, remedy = f"no answer within {REACH_S:.0f} s", ""
         if isinstance(error, Mm2pyError):
             text, remedy = error.message, error.remedy
-        return Row(
-            Level.ERROR,
+        return Level.ERROR.row(
             f"{opened.alias}: broker {broker.node_id} cannot be reached at "
             f"{broker.host}:{broker.port}, which it advertises: {text}",
             remedy or "check advertised.listeners of that broker, DNS and firewalls",
@@ -111,20 +110,18 @@ async def versions(flow: Examined) -> AsyncIterator[Row]:
         levels = [f"{name}={level}" for name, level in sorted(features.items())]
         text = ", ".join([f"{opened.alias}: brokers of Kafka {release}", *levels])
         if behind:
-            yield Row(
-                Level.WARNING,
+            yield Level.WARNING.row(
                 f"{text}; {some([f'broker {it}' for it in behind])} are of "
                 "an earlier one: what only newer ones do may fail at times",
                 "finish the upgrade of these brokers",
             )
         elif spoken:
-            yield Row(Level.OK, text)
+            yield Level.OK.row(text)
         if spoken:
             shares[side] = features.get(SHARE_FEATURE, 0) > 0
     if flow.syncs_share_groups and shares.get("source") and shares.get("target") is False:
         target = flow.sides["target"]
-        yield Row(
-            Level.WARNING,
+        yield Level.WARNING.row(
             f"{target.alias}: has no share groups, those of {flow.flow.source} are not synced: "
             "it needs Kafka 4.2, or 4.1 with share.version=1",
             f"kafka-features.sh --bootstrap-server {target.servers} upgrade --feature "
@@ -162,16 +159,16 @@ async def certificates(flow: Examined) -> AsyncIterator[Row]:
             days = int((ends_s - now_s) / 86_400)
             text = f"{opened.alias}: the certificate of broker {node} ends in {days} days"
             if ends_s - now_s < SOON_S:
-                yield Row(Level.WARNING, text, "renew the broker's certificate")
+                yield Level.WARNING.row(text, "renew the broker's certificate")
             else:
-                yield Row(Level.OK, text)
+                yield Level.OK.row(text)
 
 
 async def one_cluster(flow: Examined) -> AsyncIterator[Row]:
     """Source and target are two clusters."""
     ends = [ClusterEnd.of(flow.sides[side].admin.cluster) for side in SIDES]
     refuse_one_cluster(*ends)
-    yield Row(Level.OK, f"two clusters: {ends[0].cluster_id} and {ends[1].cluster_id}")
+    yield Level.OK.row(f"two clusters: {ends[0].cluster_id} and {ends[1].cluster_id}")
 
 
 async def rights(flow: Examined) -> AsyncIterator[Row]:
@@ -188,7 +185,7 @@ async def rights(flow: Examined) -> AsyncIterator[Row]:
         try:
             granted = await opened.admin.topic_rights(names)
         except UnsupportedVersionError:
-            yield Row(Level.SKIPPED, f"{opened.alias}: brokers before 2.3 do not tell rights")
+            yield Level.SKIPPED.row(f"{opened.alias}: brokers before 2.3 do not tell rights")
             continue
         missing: dict[tuple[AclOperation, str], list[str]] = {}
         for name, needs in names.items():
@@ -205,13 +202,12 @@ async def rights(flow: Examined) -> AsyncIterator[Row]:
         )
         for operation, purpose in lacks:
             word = _word(operation)
-            yield Row(
-                Level.WARNING,
+            yield Level.WARNING.row(
                 f"{opened.alias}: no {word} on the cluster, needed for {purpose}",
                 opened.admin.cluster.granting(word, "--cluster"),
             )
         if not missing and not lacks:
-            yield Row(Level.OK, f"{opened.alias}: rights on {len(granted)} topics")
+            yield Level.OK.row(f"{opened.alias}: rights on {len(granted)} topics")
 
 
 _OF_STATE: Final = {
@@ -272,7 +268,7 @@ async def quotas(flow: Examined) -> AsyncIterator[Row]:
         try:
             found = await opened.quotas()
         except UnsupportedVersionError:
-            yield Row(Level.SKIPPED, f"{opened.alias}: brokers before 2.6 do not tell quotas")
+            yield Level.SKIPPED.row(f"{opened.alias}: brokers before 2.6 do not tell quotas")
             continue
         rate = "consumer_byte_rate" if side == "source" else "producer_byte_rate"
         ours = applied(
@@ -280,8 +276,7 @@ async def quotas(flow: Examined) -> AsyncIterator[Row]:
         )
         for quota in ours:
             who = ", ".join(f"{kind} {name or '<default>'}" for kind, name in quota.entity.items())
-            yield Row(
-                Level.WARNING,
+            yield Level.WARNING.row(
                 f"{opened.alias}: a quota of {size_text(quota.values[rate])}/s and broker "
                 f"({rate} of {who}) bounds the copy",
                 f"raise it: kafka-configs.sh --bootstrap-server {opened.servers} --alter "
@@ -293,13 +288,12 @@ async def quotas(flow: Examined) -> AsyncIterator[Row]:
             and _user(opened) is None
             and any(it.entity.get("user") and rate in it.values for it in found)
         ):
-            yield Row(
-                Level.SKIPPED,
+            yield Level.SKIPPED.row(
                 f"{opened.alias}: there are quotas of users ({rate}), and our principal is not "
                 "known from here",
             )
         elif not ours:
-            yield Row(Level.OK, f"{opened.alias}: no quota")
+            yield Level.OK.row(f"{opened.alias}: no quota")
 
 
 def applied(quotas: Iterable[ClientQuota]) -> list[ClientQuota]:
@@ -373,8 +367,7 @@ async def clocks(flow: Examined) -> AsyncIterator[Row]:
                 "clock is ahead, or was, or this one is behind"
             )
         for text in texts:
-            yield Row(
-                Level.WARNING,
+            yield Level.WARNING.row(
                 f"{opened.alias}: {text}",
                 "synchronise both with NTP (chronyc tracking): ages, RPO and certificates are "
                 "judged by them",
@@ -386,15 +379,14 @@ async def clocks(flow: Examined) -> AsyncIterator[Row]:
                 if at_ms - now_ms > LATER_S * 1000:
                     later[tp.topic] = max(later.get(tp.topic, 0), (at_ms - now_ms) / 1000)
         if later:
-            yield Row(
-                Level.WARNING,
+            yield Level.WARNING.row(
                 f"{opened.alias}: records of {some(later)} have times up to "
                 f"{duration_text(round(max(later.values()) * 1000))} in the future:"
                 " retention keeps them for longer, and nothing behind them is found by time",
                 "correct the clocks of their writers, or set message.timestamp.type=LogAppendTime",
             )
         if not texts and not later:
-            yield Row(Level.OK, f"{opened.alias}: no clock is apart, nothing is of the future")
+            yield Level.OK.row(f"{opened.alias}: no clock is apart, nothing is of the future")
 
 
 async def _controller_apart_s(opened: OpenedSide, clock: Clock) -> float:
@@ -416,8 +408,7 @@ async def group_rights(flow: Examined) -> AsyncIterator[Row]:
     try:
         catalog = await opened.groups()
     except ServerError as error:
-        yield Row(
-            Level.ERROR,
+        yield Level.ERROR.row(
             f"{opened.alias}: groups cannot be listed: {error.message}",
             opened.admin.cluster.granting("Describe", "--cluster"),
         )
@@ -426,12 +417,11 @@ async def group_rights(flow: Examined) -> AsyncIterator[Row]:
     if AclOperation.READ not in offsets.get(_COMMITS, {AclOperation.READ}):
         yield _missing(opened, AclOperation.READ, "following commits", [_COMMITS])
     elif catalog.missing:
-        yield Row(
-            Level.WARNING,
+        yield Level.WARNING.row(
             f"{opened.alias}: groups of some brokers are not known: {catalog.missing}",
         )
     else:
-        yield Row(Level.OK, f"{opened.alias}: {len(catalog.groups)} groups")
+        yield Level.OK.row(f"{opened.alias}: {len(catalog.groups)} groups")
     if not flow.syncs_groups:
         return
     target, wanted = flow.sides["target"], group_filter_from_config(flow.of_groups)
@@ -441,8 +431,7 @@ async def group_rights(flow: Examined) -> AsyncIterator[Row]:
         it for it, operations in granted.items() if AclOperation.READ not in operations
     )
     if lacking:
-        yield Row(
-            Level.ERROR,
+        yield Level.ERROR.row(
             f"{target.alias}: no Read on groups {some(lacking)}, needed for "
             "sync.group.offsets.enabled",
             target.admin.cluster.granting(
@@ -503,8 +492,7 @@ async def internal_topics(flow: Examined) -> AsyncIterator[Row]:
         for name, values in (await flow.configs(side, found)).items():
             for key, needed in topics[name].configs.items():
                 if values.get(key, needed) != needed:
-                    yield Row(
-                        Level.ERROR,
+                    yield Level.ERROR.row(
                         f"{opened.alias}: {name} has {key}={values[key]}: what the flow keeps "
                         "there is deleted",
                         f"kafka-configs.sh --bootstrap-server {opened.servers} --alter --topic "
@@ -515,7 +503,7 @@ async def internal_topics(flow: Examined) -> AsyncIterator[Row]:
         async for row in creatable(opened, new, partial(_factors, missing)):
             yield row
         if topics and len(found) == len(topics):
-            yield Row(Level.OK, f"{opened.alias}: {len(found)} internal topics")
+            yield Level.OK.row(f"{opened.alias}: {len(found)} internal topics")
 
 
 def _factors(topics: Mapping[str, "_Kept"], names: Iterable[str]) -> str:
@@ -585,23 +573,17 @@ async def creatable(
             causes.setdefault((error.code, text, remedy), []).append(name)
     for (code, text, remedy), names in causes.items():
         if code in (TOPIC_AUTHORIZATION_FAILED, GROUP_AUTHORIZATION_FAILED):
-            yield _missing_create(opened, names)
+            yield Level.ERROR.row(
+                f"{opened.alias}: no right to create {some(names)}",
+                opened.admin.cluster.granting("Create", "--cluster"),
+            )
         else:
-            yield Row(
-                Level.ERROR,
+            yield Level.ERROR.row(
                 f"{opened.alias}: {some(names)} cannot be created: {text}",
                 factors(names) if code == INVALID_REPLICATION_FACTOR else remedy,
             )
     if topics and not causes:
-        yield Row(Level.OK, f"{opened.alias}: {len(topics)} topics can be created")
-
-
-def _missing_create(opened: OpenedSide, names: list[str]) -> Row:
-    return Row(
-        Level.ERROR,
-        f"{opened.alias}: no right to create {some(names)}",
-        opened.admin.cluster.granting("Create", "--cluster"),
-    )
+        yield Level.OK.row(f"{opened.alias}: {len(topics)} topics can be created")
 
 
 async def workers(flow: Examined) -> AsyncIterator[Row]:
@@ -615,12 +597,11 @@ async def workers(flow: Examined) -> AsyncIterator[Row]:
     for row in filter(None, answers):
         yield row
     if not all(it.metadata for it in group.members):
-        yield Row(Level.SKIPPED, "the group deals its work anew just now: ask again")
+        yield Level.SKIPPED.row("the group deals its work anew just now: ask again")
     elif not urls:
-        yield Row(Level.OK, "no worker runs")
+        yield Level.OK.row("no worker runs")
     elif not any(answers):
-        yield Row(
-            Level.OK,
+        yield Level.OK.row(
             f"{len(addresses)} of {len(urls)} workers have an address, and are reached there",
         )
 
@@ -640,8 +621,7 @@ async def _knock(host: str, port: int | None) -> Row | None:
         text = (
             f"no answer within {REACH_S:.0f} s" if isinstance(error, TimeoutError) else str(error)
         )
-        return Row(
-            Level.WARNING,
+        return Level.WARNING.row(
             f"the worker at {host}:{port} cannot be reached from here: {text}",
             "open the port of its internal.listener between workers, and set "
             "rest.advertised.host.name to what the others reach",
@@ -657,4 +637,4 @@ def away(sides: dict[Side, OpenedSide]) -> Iterator[Row]:
     for side, opened in sides.items():
         if opened.away:
             text = f"{side} cluster {opened.alias} does not answer: {opened.away}"
-            yield Row(Level.ERROR, text)
+            yield Level.ERROR.row(text)

@@ -239,7 +239,7 @@ def _twins(plans: Sequence[FlowPlan], shared: Shared) -> Iterator[Result]:
                 f"{alias} and {other} are one cluster, id {cluster_id}: its topics are copied "
                 "under both names, and the names do not stop circles"
             )
-            row = Row(Level.WARNING, text, "give the cluster one alias in all flows")
+            row = Level.WARNING.row(text, "give the cluster one alias in all flows")
             yield Result(str(users[0]), "clusters", row)
 
 
@@ -270,7 +270,7 @@ async def examine_plan(plan: FlowPlan, clock: Clock, shared: Shared) -> list[Res
     except TimeoutError:
         done = {it.check for it in results}
         results += [
-            Result(name, it.name, Row(Level.SKIPPED, f"not begun within {ALL_S:.0f} s"))
+            Result(name, it.name, Level.SKIPPED.row(f"not begun within {ALL_S:.0f} s"))
             for it in CHECKS
             if it.name not in done
         ]
@@ -312,15 +312,13 @@ async def _opened(plan: FlowPlan, clock: Clock, shared: Shared) -> tuple[Examine
         opened = await asyncio.gather(*(shared.side(plan.name, connector, it) for it in SIDES))
     if cause:
         rows.append(
-            Row(
-                Level.WARNING,
+            Level.WARNING.row(
                 f"changes made over REST are not known, the file alone counts: {cause}",
             )
         )
     if was_enabled and now is not None and not enabled(now.connector or {"enabled": "false"}):
         rows.append(
-            Row(
-                Level.WARNING,
+            Level.WARNING.row(
                 "the file enables it, and a change over REST took it away or disabled it: nothing "
                 "is copied",
                 f"mm2py flow history '{plan.name}' has who did it; mm2py flow rollback "
@@ -329,8 +327,7 @@ async def _opened(plan: FlowPlan, clock: Clock, shared: Shared) -> tuple[Examine
         )
     elif not enabled(connector):
         rows.append(
-            Row(
-                Level.WARNING,
+            Level.WARNING.row(
                 "the flow is not enabled: nothing is copied",
                 f"set {plan.name}.enabled = true in the file, or mm2py flow create '{plan.name}'",
             )
@@ -364,10 +361,10 @@ async def _in_force(
 
 async def _rows(check: Check, flow: Examined, shared: Shared) -> list[Row]:
     if check.is_of_copies and flow.connector.get("transforms"):
-        return [Row(Level.SKIPPED, "transforms may send records elsewhere: copies are not known")]
+        return [Level.SKIPPED.row("transforms may send records elsewhere: copies are not known")]
     away = [it for it in check.needs if flow.sides[it].away]
     if away:
-        return [Row(Level.SKIPPED, f"{', '.join(away)} does not answer")]
+        return [Level.SKIPPED.row(f"{', '.join(away)} does not answer")]
     rows: list[Row] = []
     try:
         with patience() as deadlines:
@@ -375,12 +372,12 @@ async def _rows(check: Check, flow: Examined, shared: Shared) -> list[Row]:
                 async for row in check.run(flow):
                     rows.append(row)  # noqa: PERF401 - what was found before an error counts
     except TimeoutError:
-        rows.append(Row(Level.SKIPPED, f"no answer within {CHECK_S:.0f} s"))
+        rows.append(Level.SKIPPED.row(f"no answer within {CHECK_S:.0f} s"))
         for side in check.needs:
             if await shared.silent(flow.sides[side]):
                 rows += cluster_checks.away({side: flow.sides[side]})
     except ConfigError as error:
-        rows.append(Row(Level.ERROR, error.message, error.remedy))
+        rows.append(Level.ERROR.row(error.message, error.remedy))
     except Mm2pyError as error:
-        rows.append(Row(Level.WARNING, f"could not be checked: {error.message}", error.remedy))
-    return rows or [Row(Level.OK, "nothing to check")]
+        rows.append(Level.WARNING.row(f"could not be checked: {error.message}", error.remedy))
+    return rows or [Level.OK.row("nothing to check")]

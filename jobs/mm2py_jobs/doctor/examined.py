@@ -44,13 +44,16 @@ class Level(StrEnum):
     WARNING = "warning"
     ERROR = "error"
 
+    def row(self, text: str, remedy: str = "") -> "Row":
+        return Row(self, text, remedy)
+
 
 class Row(NamedTuple):
     """What one check found: one thing, with its cause and the command that mends it."""
 
     level: Level
     text: str
-    remedy: str = ""
+    remedy: str
 
 
 @final

@@ -39,39 +39,35 @@ async def topics(flow: Examined) -> AsyncIterator[Row]:
     opened = flow.sides["source"]
     denied = await opened.admin.denied_topics(unlisted)
     for error in denied.values():
-        yield Row(Level.ERROR, error.message, error.remedy)
+        yield Level.ERROR.row(error.message, error.remedy)
     absent = [name for name in unlisted if name not in denied]
     if absent:
-        yield Row(
-            Level.WARNING,
+        yield Level.WARNING.row(
             f"not on {opened.alias}: {some(absent)}",
             f"correct topics of {flow.flow}, or create them",
         )
     returned = flow.names.selection.returned(listed)
     if returned:
-        yield Row(
-            Level.WARNING,
+        yield Level.WARNING.row(
             why_returned(returned, opened.alias, SHOWN),
             "rename the topics, or exclude them in topics.exclude",
         )
     left_out = flow.names.selection.left_out(listed)
     if left_out:
         shown = [f"{name} ({reason})" for name, reason in left_out.items()]
-        yield Row(
-            Level.WARNING,
+        yield Level.WARNING.row(
             f"can never be copied: {some(shown)}",
             "take them out of topics, or exclude them in topics.exclude",
         )
     if not chosen:
-        yield Row(
-            Level.ERROR,
+        yield Level.ERROR.row(
             f"topics={','.join(flow.config.topics)} matches none of the {len(listed)} topics of "
             f"{opened.alias} that may be seen",
             "correct topics, topics.exclude, or the rights of the principal",
         )
     else:
         count = sum(len(it.partitions) for it in chosen.values())
-        yield Row(Level.OK, f"{len(chosen)} topics with {count} partitions are copied")
+        yield Level.OK.row(f"{len(chosen)} topics with {count} partitions are copied")
 
 
 async def names(flow: Examined) -> AsyncIterator[Row]:
@@ -83,21 +79,19 @@ async def names(flow: Examined) -> AsyncIterator[Row]:
     for copy, sources in by_copy.items():
         if len(copy) > LONGEST_TOPIC_NAME:
             wrong = True
-            yield Row(
-                Level.ERROR,
+            yield Level.ERROR.row(
                 f"the copy of {sources[0]} would have {len(copy)} characters, "
                 f"{LONGEST_TOPIC_NAME} are allowed",
                 "exclude the topic, or shorten the alias",
             )
         if len(sources) > 1:
             wrong = True
-            yield Row(
-                Level.ERROR,
+            yield Level.ERROR.row(
                 f"{some(sources)} would be copied into one topic, {copy}",
                 "exclude all but one in topics.exclude",
             )
     if by_copy and not wrong:
-        yield Row(Level.OK, f"{len(by_copy)} names of copies")
+        yield Level.OK.row(f"{len(by_copy)} names of copies")
 
 
 async def gone_topics(flow: Examined) -> AsyncIterator[Row]:
@@ -107,18 +101,17 @@ async def gone_topics(flow: Examined) -> AsyncIterator[Row]:
     gone = flow.names.selection.gone(await flow.topics("source"), await flow.topics("target"))
     denied = await source.admin.denied_topics(gone)
     for error in denied.values():
-        yield Row(Level.ERROR, error.message, error.remedy)
+        yield Level.ERROR.row(error.message, error.remedy)
     deleted = {topic: copy for topic, copy in gone.items() if topic not in denied}
     if deleted:
-        yield Row(
-            Level.WARNING,
+        yield Level.WARNING.row(
             f"gone on {source.alias}: {what_is_gone(deleted, SHOWN)}",
             "where that was meant, delete the copies when nobody reads them: kafka-topics.sh "
             f"--bootstrap-server {target.servers} --delete --topic"
             f" {min(deleted.values())}; else create the topics on {source.alias} again",
         )
     elif not gone:
-        yield Row(Level.OK, "each copy has its source topic, as far as names tell")
+        yield Level.OK.row("each copy has its source topic, as far as names tell")
 
 
 async def new_copies(flow: Examined) -> AsyncIterator[Row]:
@@ -156,13 +149,12 @@ async def limits(flow: Examined) -> AsyncIterator[Row]:
             )
     unknown = [copy for copy in new.values() if copy not in theirs]
     if unknown:
-        yield Row(
-            Level.SKIPPED,
+        yield Level.SKIPPED.row(
             f"{some(unknown)} (to be created): {flow.sides['target'].alias} "
             "does not tell its defaults",
         )
     if not wrong and theirs:
-        yield Row(Level.OK, f"limits of {len(theirs)} copies")
+        yield Level.OK.row(f"limits of {len(theirs)} copies")
 
 
 def _widening(flow: Examined, limit: Limit, topic: str, *, is_new: bool) -> str:
@@ -237,8 +229,7 @@ async def drift(flow: Examined) -> AsyncIterator[Row]:
                 differ.setdefault(change.name, []).append(copy)
     is_synced = flow.config.sync_topic_configs_enabled
     for name, topics in differ.items():
-        yield Row(
-            Level.WARNING,
+        yield Level.WARNING.row(
             f"{name} of {some(topics)} is not that of the source"
             + ("" if is_synced else ": sync.topic.configs.enabled=false"),
             (
@@ -252,7 +243,7 @@ async def drift(flow: Examined) -> AsyncIterator[Row]:
             ),
         )
     if known and not differ:
-        yield Row(Level.OK, f"configs of {len(known)} copies are those of their sources")
+        yield Level.OK.row(f"configs of {len(known)} copies are those of their sources")
 
 
 async def partitions(flow: Examined) -> AsyncIterator[Row]:
@@ -268,37 +259,35 @@ async def partitions(flow: Examined) -> AsyncIterator[Row]:
     if more:
         first, source = min(more), flow.sides["source"]
         count = len(there[flow.names.copy_of(first)].partitions)
-        yield Row(
-            Level.WARNING,
+        yield Level.WARNING.row(
             f"copies with more partitions than their source: {some([*more.values()])}; writers "
             "that move there find keys in other partitions",
             "give the source topics as many: kafka-topics.sh --bootstrap-server "
             f"{source.servers} --alter --topic {first} --partitions {count}",
         )
     elif chosen:
-        yield Row(Level.OK, "copies have the partitions of their sources")
+        yield Level.OK.row("copies have the partitions of their sources")
 
 
 async def acls(flow: Examined) -> AsyncIterator[Row]:
     """Copies have the rules that sync.topic.acls gives them."""
     source, target = flow.sides["source"], flow.sides["target"]
     if not flow.config.sync_topic_acls_enabled:
-        yield Row(Level.OK, "rules are not synced (sync.topic.acls.enabled=false)")
+        yield Level.OK.row("rules are not synced (sync.topic.acls.enabled=false)")
         return
     answers: dict[str, tuple[Acl, ...] | None] = {}
     for opened in (source, target):
         try:
             answers[opened.alias] = await opened.acls()
         except ServerError as error:
-            yield Row(
-                Level.WARNING,
+            yield Level.WARNING.row(
                 f"{opened.alias}: rules may not be read: {error.message}; they are not synced",
                 error.remedy,
             )
             return
     ours, theirs = answers.values()
     if ours is None:
-        yield Row(Level.OK, f"{source.alias} has no authorizer: no rules are synced")
+        yield Level.OK.row(f"{source.alias} has no authorizer: no rules are synced")
         return
     there = await flow.topics("target")
     wanted = [
@@ -309,8 +298,7 @@ async def acls(flow: Examined) -> AsyncIterator[Row]:
     ]  # fmt: skip
     if theirs is None:
         if wanted:
-            yield Row(
-                Level.WARNING,
+            yield Level.WARNING.row(
                 f"{target.alias} has no authorizer: whoever reaches it may "
                 f"read {some({it.resource_name for it in wanted})}",
                 "configure authorizer.class.name there, or set sync.topic.acls.enabled=false",
@@ -322,8 +310,7 @@ async def acls(flow: Examined) -> AsyncIterator[Row]:
             f"{it.permission.name} {it.operation.name} of {it.principal} on {it.resource_name}"
             for it in missing
         ]
-        yield Row(
-            Level.WARNING,
+        yield Level.WARNING.row(
             f"{target.alias}: rules that {source.alias} has are not on the copies: {some(shown)}",
             (
                 f"the flow writes them each {flow.config.sync_topic_acls_interval_seconds} s; "
@@ -332,14 +319,14 @@ async def acls(flow: Examined) -> AsyncIterator[Row]:
             + target.admin.cluster.granting("Alter", "--cluster"),
         )
     else:
-        yield Row(Level.OK, f"{len(wanted)} rules of the source are on the copies")
+        yield Level.OK.row(f"{len(wanted)} rules of the source are on the copies")
 
 
 async def groups(flow: Examined) -> AsyncIterator[Row]:
     """Each group that is to be synced has its place on the target, as ``mm2py group list`` shows
     it: it would go on there after a failover."""
     if not flow.syncs_groups:
-        yield Row(Level.OK, "groups are not synced (sync.group.offsets.enabled)")
+        yield Level.OK.row("groups are not synced (sync.group.offsets.enabled)")
         return
     source, target = flow.sides["source"], flow.sides["target"]
     wanted = group_filter_from_config(flow.of_groups)
@@ -352,8 +339,7 @@ async def groups(flow: Examined) -> AsyncIterator[Row]:
     if used:
         both = {name for name in used if ours[name].has_members}
         where = f"on both sides ({some(both)})" if both else f"on {target.alias}"
-        yield Row(
-            Level.WARNING,
+        yield Level.WARNING.row(
             f"active {where}, so not synced: {some(used)}",
             f"stop them on {flow.flow.target}, or exclude them in groups.exclude",
         )
@@ -373,16 +359,15 @@ async def groups(flow: Examined) -> AsyncIterator[Row]:
     # Before the first start no group has a place, and none needs one.
     began = flow.policy.checkpoints_topic(flow.aliases.source) in await flow.topics("target")
     for reason, named in by_reason.items() if began else ():
-        yield Row(
-            Level.WARNING,
+        yield Level.WARNING.row(
             f"not synced: {some(named)}: {reason}",
             f"mm2py group describe '{flow.flow}' {min(named)!r}; a new group takes "
             "refresh.groups.interval.seconds and emit.checkpoints.interval.seconds",
         )
     if not began:
-        yield Row(Level.OK, f"{len(views)} groups; none has a place before the flow has run")
+        yield Level.OK.row(f"{len(views)} groups; none has a place before the flow has run")
     elif not used and not by_reason:
-        yield Row(Level.OK, f"{len(views)} groups have their places on {target.alias}")
+        yield Level.OK.row(f"{len(views)} groups have their places on {target.alias}")
 
 
 async def transactions(flow: Examined) -> AsyncIterator[Row]:
@@ -397,9 +382,7 @@ async def transactions(flow: Examined) -> AsyncIterator[Row]:
     try:
         producers = await opened.admin.describe_producers(asked)
     except UnsupportedVersionError:
-        yield Row(
-            Level.SKIPPED, f"{opened.alias}: brokers before 2.8 do not tell open transactions"
-        )
+        yield Level.SKIPPED.row(f"{opened.alias}: brokers before 2.8 do not tell open transactions")
         return
     now = flow.clock.now_ms()
     hanging = [
@@ -409,8 +392,7 @@ async def transactions(flow: Examined) -> AsyncIterator[Row]:
         if it.transaction_start >= 0 and 0 <= it.last_timestamp < now - HANGS_MS
     ]
     for partition, start in hanging[:3]:
-        yield Row(
-            Level.WARNING,
+        yield Level.WARNING.row(
             f"{opened.alias}: {partition} has a transaction open since offset {start} whose last "
             "record is older than 15 min: it may hang",
             f"kafka-transactions.sh --bootstrap-server {opened.servers} find-hanging --topic "
@@ -418,9 +400,7 @@ async def transactions(flow: Examined) -> AsyncIterator[Row]:
             "still knows it",
         )
     if not hanging:
-        yield Row(
-            Level.OK, f"{opened.alias}: no hanging transaction in {len(producers)} partitions"
-        )
+        yield Level.OK.row(f"{opened.alias}: no hanging transaction in {len(producers)} partitions")
 
 
 async def disk(flow: Examined) -> AsyncIterator[Row]:
@@ -441,12 +421,11 @@ async def disk(flow: Examined) -> AsyncIterator[Row]:
     target = flow.sides["target"]
     free = await target.free_bytes()
     if free is None:
-        yield Row(Level.OK, f"{text}; brokers of {target.alias} do not tell how much they can take")
+        yield Level.OK.row(f"{text}; brokers of {target.alias} do not tell how much they can take")
     elif total * factor > free * _FULL:
-        yield Row(
-            Level.ERROR,
+        yield Level.ERROR.row(
             f"{text}; {target.alias} has {size_text(free)} left: its disks run full",
             "give its brokers disk, exclude topics, or set start.positions to what is needed",
         )
     else:
-        yield Row(Level.OK, f"{text}; {target.alias} has {size_text(free)} left")
+        yield Level.OK.row(f"{text}; {target.alias} has {size_text(free)} left")

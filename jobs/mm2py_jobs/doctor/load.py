@@ -102,8 +102,7 @@ async def load(flow: Examined) -> AsyncIterator[Row]:
         bytes_per_s=sum(sizes.values()) / seconds,
     )
     least, most = f"{MEASURED.cores(now):.0%}", f"{MEASURED.most_cores(now):.0%}"
-    yield Row(
-        Level.OK,
+    yield Level.OK.row(
         f"{now.partitions} partitions, {now.written} of them written to now with "
         f"{now.records_per_s:.0f} records/s and {size_text(now.bytes_per_s)}/s: a worker that has "
         f"all of them needs about {least if least == most else f'{least} to {most}'} of a core and "

@@ -201,7 +201,6 @@ class Mm2pyWriter(DataSourceArrowWriter):
         self._options = options
 
     def write(self, iterator: "Iterator[RecordBatch]") -> Written:  # type: ignore[override]  # as pyspark's own Arrow class
-        """Write the rows of one task."""
         return write_rows(self._options, iterator)
 
 
@@ -213,5 +212,4 @@ class Mm2pyStreamWriter(DataSourceStreamArrowWriter):
         self._options = options
 
     def write(self, iterator: "Iterator[RecordBatch]") -> Written:  # type: ignore[override]  # as pyspark's own Arrow class
-        """Write the rows of one task of a micro-batch."""
         return write_rows(self._options, iterator)

@@ -94,7 +94,6 @@ class Mm2pyDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return the name for ``format``."""
         return "mm2py"
 
     def schema(self) -> str:
@@ -102,11 +101,9 @@ class Mm2pyDataSource(DataSource):
         return KAFKA_SCHEMA + (HEADERS_SCHEMA if self._options().has_headers else "")
 
     def reader(self, schema: "StructType") -> "Mm2pyReader":
-        """Return what reads a fixed range."""
         return Mm2pyReader(self._options())
 
     def streamReader(self, schema: "StructType") -> "Mm2pyStreamReader":  # noqa: N802 - Spark's name
-        """Return what reads micro-batches."""
         return Mm2pyStreamReader(ReadOptions(_plain(self.options), stream=True))
 
     def writer(self, schema: "StructType", overwrite: bool) -> Mm2pyWriter:  # noqa: FBT001 - as Spark calls it
@@ -167,7 +164,6 @@ class Mm2pyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ask_cluster(self._options.properties, begin)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """Return the limit of a micro-batch."""
         most = self._options.most_rows
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
@@ -177,7 +173,6 @@ class Mm2pyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._is_bounded = True
 
     def reportLatestOffset(self) -> dict[str, dict[str, int]]:  # noqa: N802 - Spark's name
-        """Return where the logs end."""
         return _document({tp: end.end for tp, end in self._log_ends().items()})
 
     def _log_ends(self) -> Mapping[TopicPartition, LogEnds]:

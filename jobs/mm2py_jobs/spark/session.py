@@ -118,12 +118,10 @@ class _Numbers:
     a lane that runs twice counts once."""
 
     def zero(self, value: frozenset[int]) -> frozenset[int]:
-        """Return what a task begins with."""
         del value
         return _NONE
 
     def addInPlace(self, value1: frozenset[int], value2: frozenset[int]) -> frozenset[int]:  # noqa: N802 - Spark's name
-        """Return both together."""
         return value1 | value2
 
 

@@ -70,7 +70,6 @@ class TermReader(DataSourceStreamReader):
         return {"term": 0, "ends": {}}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """Return the limit of a term."""
         return ReadMaxBytes(self._most_bytes) if self._most_bytes else ReadAllAvailable()
 
     def latestOffset(self, start: Document, limit: ReadLimit) -> Document:  # noqa: N802 - Spark's name

@@ -195,7 +195,6 @@ class _Comparer:
         return entry.body if self._target.broker_stamped else (entry.timestamp, entry.body)
 
     async def _rest(self) -> None:
-        """One side is at its end."""
         source, target = self._source, self._target
         covered = self._rules.covered
         while await target.ensure(1) and self._kept <= self._rules.most:

@@ -100,7 +100,6 @@ class Findings:
     extra: list[int] = field(default_factory=list[int])
 
     def to_json(self) -> dict[str, object]:
-        """Return it for the driver."""
         return asdict(self)
 
     @classmethod

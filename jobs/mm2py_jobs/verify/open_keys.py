@@ -67,14 +67,14 @@ class _Known:
     """What is known of some keys."""
 
     def __init__(self) -> None:
-        self.values: dict[int | bytes, _Gone] = {}
-        self.tombstones: dict[int | bytes, _Gone] = {}
+        self.values: dict[int, _Gone] = {}
+        self.tombstones: dict[int, _Gone] = {}
         self._lost: list[int] = []
 
     def __len__(self) -> int:
         return len(self.values) + len(self.tombstones)
 
-    def add(self, kind: int, key: int | bytes, offset: int, position: int) -> None:
+    def add(self, kind: int, key: int, offset: int, position: int) -> None:
         """Take what comes next in the logs, those of ``_LOGGED`` last."""
         if kind == _VALUE:
             self.values[key] = _Gone(offset, position)
@@ -134,8 +134,8 @@ class _Spill:
             try:
                 file.seek(0)
                 for entries in iter(partial(file.read, _READ * _ENTRY.size), b""):
-                    for entry in _ENTRY.iter_unpack(entries):
-                        known.add(*entry)
+                    for kind, key, offset, position in _ENTRY.iter_unpack(entries):
+                        known.add(kind, int.from_bytes(key, "big"), offset, position)
                 file.close()
             except OSError as error:
                 raise self._refused(error) from error
@@ -219,7 +219,6 @@ class OpenKeys:
         # A value of a key with a tombstone came after it.
         for kind, keys in ((_TOMBSTONE, self._known.tombstones), (_VALUE, self._known.values)):
             for key, gone in keys.items():
-                assert isinstance(key, int)
                 spill.add(kind, key, *gone)
         self._known = _Known()
 

@@ -38,7 +38,6 @@ class Stretch(NamedTuple):
 
     @property
     def offsets(self) -> int:
-        """How many offsets are read."""
         return sum(max(0, end - first) for first, end in self)
 
 
@@ -103,22 +102,18 @@ class VerifyPartition:
 
     @property
     def source(self) -> TopicPartition:
-        """The source partition."""
         return TopicPartition(self.topic, self.partition)
 
     @property
     def target(self) -> TopicPartition:
-        """Its copy."""
         return TopicPartition(self.target_topic, self.partition)
 
     @property
     def offsets(self) -> int:
-        """How many offsets are read."""
         return sum(stretch.offsets for stretch in self.stretches)
 
     @property
     def source_ranges(self) -> list[OffsetRange]:
-        """Return what is read of the source."""
         return [
             stretch.source
             for stretch in self.stretches
@@ -127,7 +122,6 @@ class VerifyPartition:
 
     @property
     def target_ranges(self) -> list[OffsetRange]:
-        """Return what is read of the target."""
         return [
             stretch.target
             for stretch in self.stretches
@@ -237,7 +231,6 @@ class VerifyPartition:
         return replace(self, stretches=tuple(left))
 
     def to_json(self) -> dict[str, object]:
-        """Return it for a task."""
         return asdict(self)
 
     @classmethod

@@ -13,7 +13,7 @@ from typing import Final, final
 
 from mm2py.api.mirror_maker_1 import RebalanceListener
 from mm2py.client.connect.cluster import Cluster
-from mm2py.clock import Clock
+from mm2py.clock import Clock, cancelled
 from mm2py.config.librdkafka import Settings
 from mm2py.errors import FatalError, Mm2pyError, RetriableError
 from mm2py.mirror.two_clusters import ClusterEnd, refuse_one_cluster
@@ -82,9 +82,7 @@ class Mirror:
             if stop.asked:
                 log.info("stopping: what was read is written and committed")
         finally:
-            for task in (*background, asked):
-                task.cancel()
-            await asyncio.gather(*background, asked, return_exceptions=True)
+            await cancelled(*background, asked)
             await self._source.close()
         return await self._end()
 

@@ -16,7 +16,7 @@ from typing import Final, Literal, TypeVar, final
 from mm2py.client.backoff import Backoff
 from mm2py.client.connect.cluster import ADMIN, Cluster
 from mm2py.client.connect.metadata_cache import by_node
-from mm2py.client.parts import parts_of
+from mm2py.client.parts import chunks, parts_of
 from mm2py.clock import together
 from mm2py.errors import (
     Mm2pyError,
@@ -310,7 +310,7 @@ class Admin:
         """Return the configs of each topic, or why they may not be read; topics that do not exist
         are left out."""
         described: dict[str, tuple[ConfigEntry, ...] | ServerError] = {}
-        for chunk in _chunks(sorted(set(names))):
+        for chunk in chunks(sorted(set(names)), _NAMES_PER_REQUEST):
             call = admin_messages.describe_configs([_topic(name) for name in chunk])
             for answer in await self.cluster.call_any(call):
                 if answer.error_code == UNKNOWN_TOPIC_OR_PARTITION:
@@ -405,7 +405,7 @@ class Admin:
         """Create ACLs; returns None or the error for each, in order."""
         refused = _unsendable({it: partial(admin_messages.create_acls, [it]) for it in acls})
         created: dict[Acl, ServerError | None] = {**refused}
-        for sent in _chunks([acl for acl in acls if acl not in refused], _ACLS_PER_REQUEST):
+        for sent in chunks([acl for acl in acls if acl not in refused], _ACLS_PER_REQUEST):
             answers = await self.cluster.call_controller(admin_messages.create_acls(sent))
             created |= dict(zip(sent, self._altered(answers), strict=True))
         return [created[acl] for acl in acls]
@@ -656,7 +656,7 @@ class Admin:
     ) -> list[TopicMetadata]:
         return [
             topic
-            for chunk in _chunks(sorted(set(names)))
+            for chunk in chunks(sorted(set(names)), _NAMES_PER_REQUEST)
             for topic in (await self.cluster.metadata(chunk, operations=operations)).topics
         ]
 
@@ -766,8 +766,3 @@ def _creation_code(answers: Iterable[CreatedTopic | NamedError], *, at_once: boo
 
 def _first_retriable(answers: Iterable[NamedError]) -> int:
     return _retriable_code(a.error_code for a in answers)
-
-
-def _chunks(items: Sequence[T], most: int = _NAMES_PER_REQUEST) -> Iterable[Sequence[T]]:
-    for start in range(0, len(items), most):
-        yield items[start : start + most]

@@ -44,11 +44,9 @@ class BrokerErrors:
 
     @property
     def counts(self) -> Mapping[BrokerError, int]:
-        """The counts."""
         return self._counts
 
     def add(self, error: BrokerError, times: int = 1) -> None:
-        """Count a failure."""
         # Removed and added: a dict keeps the order of first insertion otherwise.
         self._counts[error] = self._counts.pop(error, 0) + times
         if len(self._counts) > _MOST:

@@ -34,7 +34,6 @@ class CertificateDates:
 
     @property
     def dates(self) -> Mapping[Shown, float]:
-        """All known dates."""
         return self._dates
 
     def note(self, shown: Shown, expires_s: float | None) -> None:

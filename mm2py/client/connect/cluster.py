@@ -20,6 +20,7 @@ from mm2py.client.connect.connection import BrokerConnection
 from mm2py.client.connect.metadata_cache import BrokerAddress, Leader, MetadataCache
 from mm2py.client.connect.pool import ConnectionPool
 from mm2py.client.pacing import CallDeadlines, RequestPace, patience
+from mm2py.client.parts import chunks
 from mm2py.clock import SYSTEM_CLOCK, Clock, cancelled
 from mm2py.config.clients import ConnectionSettings, connection_settings
 from mm2py.errors import (
@@ -371,8 +372,7 @@ class Cluster:
         groups = list(group_ids)
         refused: dict[str, Mm2pyError] = unsendable(groups, "group")
         unknown = [it for it in groups if it not in self._coordinators and it not in refused]
-        for start in range(0, len(unknown), _GROUPS_PER_QUESTION):
-            asked = unknown[start : start + _GROUPS_PER_QUESTION]
+        for asked in chunks(unknown, _GROUPS_PER_QUESTION):
             try:
                 answers, _ = await self._first_answer(find_coordinators(asked))
             except UnsupportedVersionError:  # brokers before 3.0 are asked one by one

@@ -15,6 +15,7 @@ from typing import Final, final
 from mm2py.client.connect.cluster import COORDINATOR, Cluster
 from mm2py.client.connect.metadata_cache import by_node
 from mm2py.client.connect.share_positions import CONSUMER_GROUPS, GroupRequests
+from mm2py.client.parts import chunks
 from mm2py.clock import together
 from mm2py.errors import Mm2pyError, RetriableError, ServerError
 from mm2py.protocol.acls import AclOperation
@@ -127,8 +128,7 @@ class GroupAdmin:
         asked_at = {it: listing.node_id for it, listing in silent.items() if it not in unsent}
         for node_id, names in by_node(asked_at)[0].items():
             connection = await self.cluster.connection(node_id, COORDINATOR)
-            for start in range(0, len(names), self._requests.per_request):
-                asked = names[start : start + self._requests.per_request]
+            for asked in chunks(names, self._requests.per_request):
                 for it in await connection.call(describe_groups(asked)):
                     if it.state:
                         listings[it.group_id] = replace(listings[it.group_id], state=it.state)
@@ -257,8 +257,7 @@ class GroupAdmin:
     async def _committed_at(self, node_id: int, groups: Sequence[str]) -> dict[str, Committed]:
         committed: dict[str, Committed] = {}
         requests = self._requests
-        for start in range(0, len(groups), requests.per_request):
-            asked = groups[start : start + requests.per_request]
+        for asked in chunks(groups, requests.per_request):
             try:
                 connection = await self.cluster.connection(node_id, requests.purpose)
                 answers = await requests.offsets(self.cluster, connection, asked)

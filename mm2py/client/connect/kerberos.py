@@ -67,7 +67,6 @@ class KerberosExchange:
         return self._done
 
     def message(self) -> bytes:
-        """Return the next message."""
         return self._message
 
     def take(self, answer: bytes) -> None:

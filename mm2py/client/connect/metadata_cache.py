@@ -100,7 +100,6 @@ class MetadataCache:
                 self._forget(topic.name)
 
     def leader(self, tp: TopicPartition) -> Leader | None:
-        """Return the leader, None where unknown."""
         known = self._leaders.get(tp)
         return None if known is None else known.leader
 

@@ -2,12 +2,13 @@
 
 Flow: ``get`` -> wait out the address's back-off -> ``BrokerConnection.open``. Concurrent callers
 share one attempt. Logs when an address becomes reachable, is lost, and every 10 s while it stays
-away, with one line for all clients of the process (``outage_lines``).
+away, with one line for all clients of the process (``OutageLines``).
 """
 
 import asyncio
 import logging
-from typing import final
+from dataclasses import dataclass
+from typing import Final, final
 
 from mm2py.client.backoff import Backoff
 from mm2py.client.connect.broker_errors import BrokerError, Trouble, errors_of
@@ -16,15 +17,68 @@ from mm2py.client.connect.connection import BrokerConnection
 from mm2py.client.connect.credentials import Credentials
 from mm2py.client.connect.metadata_cache import BrokerAddress
 from mm2py.client.connect.open_socket import AddressTurn
-from mm2py.client.connect.outage_lines import REPEAT_S, Outage, lines_of
 from mm2py.client.connect.round_trip import RoundTrip
 from mm2py.client.pacing import RequestPace
-from mm2py.clock import Clock, cancelled
+from mm2py.clock import Clock, PerClock, cancelled
 from mm2py.config.clients import ConnectionSettings
 from mm2py.errors import AuthenticationError, ConfigError, ConnectionFailedError, RetriableError
 from mm2py.protocol.buffers import BufferPool
 
 log = logging.getLogger(__name__)
+
+REPEAT_S: Final = 10.0
+"""Interval at which an unreachable broker is logged again."""
+_FORGET_S: Final = 60.0
+"""An outage that no client has met for longer is over: its clients were closed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """An outage of one cluster's clients at one address; ``refusal`` of a login, or empty."""
+
+    cluster: str
+    host: str
+    port: int
+    refusal: str = ""
+
+
+@dataclass(slots=True)
+class _Course:
+    since: float
+    seen_at: float
+    due_at: float
+
+
+@final
+class OutageLines:
+    """Times at which outages were logged; instants are ``Clock.monotonic``."""
+
+    def __init__(self) -> None:
+        self._courses: dict[Outage, _Course] = {}
+
+    def outage_s(self, outage: Outage, lost_at: float, now: float) -> float | None:
+        """Return for how long it lasts, None where the line of another client is younger than 10
+        s."""
+        self._courses = {
+            it: each for it, each in self._courses.items() if now - each.seen_at < _FORGET_S
+        }
+        course = self._courses.setdefault(outage, _Course(lost_at, now, now))
+        course.since, course.seen_at = min(course.since, lost_at), now
+        if now < course.due_at:
+            return None
+        course.due_at = now + REPEAT_S
+        return now - course.since
+
+    def due_at(self, outage: Outage) -> float:
+        return self._courses[outage].due_at
+
+    def back(self, outage: Outage) -> None:
+        """End an outage: the next one is logged at once."""
+        self._courses.pop(outage, None)
+
+
+lines_of: Final = PerClock(OutageLines)
+"""Shared by all clients with a clock."""
 
 
 class _Reachability:
@@ -99,7 +153,6 @@ class ConnectionPool:
         return await asyncio.shield(attempt)
 
     def is_open(self, broker: BrokerAddress, purpose: str) -> bool:
-        """Whether there is an open connection to a broker for a purpose."""
         connection = self._open.get((broker.node_id, purpose))
         return connection is not None and not connection.closed
 

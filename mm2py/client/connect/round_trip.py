@@ -31,7 +31,6 @@ class RoundTrip:
         """Whether it is so long that large requests must be in flight to use the line."""
 
     def took(self, seconds: float) -> None:
-        """Note the time of one response."""
         # The least, not a mean: a late response proves nothing, brokers hold a Fetch on purpose.
         self.least_s = min(self.least_s, seconds)
         self.is_distant = self.least_s >= DISTANT_S

@@ -171,7 +171,6 @@ class ShareSource:
         return descriptions
 
     async def ends(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Look the ends up at the leaders."""
         listed = await Admin(self._cluster).list_offsets(dict.fromkeys(partitions, LATEST))
         return {tp: it.offset for tp, it in listed.items() if it.error is None}
 

@@ -178,11 +178,9 @@ class Cursor:
         self.failed = True
 
     def pause(self) -> None:
-        """Leave it out of Fetches."""
         self.paused = True
 
     def resume(self) -> None:
-        """Fetch it again."""
         self.paused = False
 
     def spread(self, *, over_several: bool) -> None:

@@ -580,7 +580,6 @@ class Fetcher:
             _release(self._parked.pop(tp))
 
     def _first_unread(self, cursor: Cursor) -> int:
-        """Return the first offset that ``fetch`` did not return."""
         kept = [b for tp, batches in self._batches if tp == cursor.tp for b in batches]
         kept += self._parked.get(cursor.tp, [])
         return kept[0].base_offset if kept else cursor.position

@@ -146,7 +146,6 @@ class FetchNode:
         )
 
     def add(self, cursor: Cursor) -> None:
-        """Fetch a partition from here."""
         self.cursors[cursor] = None
         cursor.joined(self._clock.monotonic())
         self.touch(cursor)

@@ -55,7 +55,6 @@ class Joined:
 
     @property
     def leads(self) -> bool:
-        """Whether this member is the leader, which assigns the work."""
         return self.leader_id == self.member_id
 
 

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final, final
 
 from mm2py.client.connect.cluster import ADMIN, Cluster
+from mm2py.client.parts import chunks
 from mm2py.client.send.lane import LaneState, SenderLane
 from mm2py.client.send.owner import LaneOwner
 from mm2py.clock import Clock
@@ -83,8 +84,7 @@ async def topic_limits(cluster: Cluster, topics: Collection[str]) -> dict[str, i
     not answered for now."""
     sizes: dict[str, int] = {}
     names = sorted(topics)
-    for start in range(0, len(names), TOPICS_PER_REQUEST):
-        chunk = names[start : start + TOPICS_PER_REQUEST]
+    for chunk in chunks(names, TOPICS_PER_REQUEST):
         asked = [ConfigResource(ConfigResourceType.TOPIC, name) for name in chunk]
         call = describe_configs(asked, keys=[MAX_MESSAGE_BYTES])
         try:
@@ -134,8 +134,8 @@ class TargetLimits:
             # What another caller requested meanwhile is recent enough.
             max_age_s += self._clock.monotonic() - asked_at
             names = sorted(name for name in set(topics) if self.is_old(name, max_age_s))
-            for start in range(0, len(names), TOPICS_PER_REQUEST):
-                chunk, now = names[start : start + TOPICS_PER_REQUEST], self._clock.monotonic()
+            for chunk in chunks(names, TOPICS_PER_REQUEST):
+                now = self._clock.monotonic()
                 # An old limit is used until the response, so
                 # other callers neither wait nor request it again.
                 again = {name: (self._sizes[name][0], now) for name in chunk if name in self._sizes}

@@ -17,7 +17,7 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Final, final
 
-from mm2py.clock import Clock
+from mm2py.clock import Clock, cancelled
 from mm2py.observability.metrics import FlowMeter, Oversized
 from mm2py.runtime.herder.assigned_work import AssignedWork
 from mm2py.runtime.tasks.task_context import LIMITS_EVERY_S
@@ -63,9 +63,7 @@ class LimitWatch:
     async def close(self) -> None:
         """Watch no more; safe twice."""
         running, self._running = self._running, None
-        if running is not None:
-            running.cancel()
-            await asyncio.wait({running})
+        await cancelled(running)
         self._waiting.clear()
 
     def _note(self, partition: Oversized) -> None:

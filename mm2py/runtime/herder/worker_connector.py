@@ -15,7 +15,7 @@ from typing import Final, Protocol, final, runtime_checkable
 from mm2py.api.connector import AnyConnector
 from mm2py.api.context import WaitingPartition
 from mm2py.client.backoff import doubled
-from mm2py.clock import Clock, wait_or_stop
+from mm2py.clock import Clock, or_stop, wait_or_stop
 from mm2py.config.definitions import parse_config
 from mm2py.config.framework import FrameworkConfig
 from mm2py.config.providers import placeholders
@@ -313,13 +313,13 @@ class WorkerConnector:
     async def _reconfigure(self, connector: AnyConnector) -> None:
         failures = 0
         while not self._changed.is_set():
-            await self._or_changed(self._wanted.wait())
+            await or_stop(self._wanted.wait(), self._changed)
             # Before the configs are made: what is requested meanwhile leads to another look.
             self._wanted.clear()
             if self._changed.is_set() or self.status.state is not State.RUNNING:
                 continue
             try:
-                await self._or_changed(self._apply(self._task_configs(connector)))
+                await or_stop(self._apply(self._task_configs(connector)), self._changed)
             # More tasks than ``tasks.max`` (KIP-1004): trying again would not change that.
             except ConfigError:
                 raise
@@ -338,21 +338,6 @@ class WorkerConnector:
                 failures = 0
                 if not self._changed.is_set():
                     self._unpublished = ""
-
-    async def _or_changed(self, work: Awaitable[object]) -> None:
-        """Wait for ``work``; a stop or a change of state cancels it."""
-        running = asyncio.ensure_future(work)
-        changed = asyncio.ensure_future(self._changed.wait())
-        try:
-            await asyncio.wait({running, changed}, return_when=asyncio.FIRST_COMPLETED)
-            if running.done():
-                running.result()
-        finally:
-            changed.cancel()
-            # Cancelled and awaited: ``apply`` must not publish for a stopped one.
-            if not running.done():
-                running.cancel()
-                await asyncio.wait({running})
 
     def _task_configs(self, connector: AnyConnector) -> TaskConfigs:
         framework = parse_config(FrameworkConfig, self._resolved)

@@ -11,7 +11,7 @@ from contextlib import suppress
 from itertools import count
 from typing import Final, Protocol, final
 
-from mm2py.clock import Clock, tick
+from mm2py.clock import Clock, set_within, tick
 from mm2py.errors import FatalError, Mm2pyError, ProtocolError
 from mm2py.runtime.hosts.pipe import Channel, HostPipe
 from mm2py.runtime.hosts.reports import HostReports
@@ -76,10 +76,7 @@ class HostLink:
 
     async def greeted(self) -> None:
         """Wait until the child runs; ``FatalError``: it does not."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(HELLO_WITHIN_S):
-                await self._reports.greeted.wait()
-        if not self._reports.greeted.is_set():
+        if not await set_within(self._reports.greeted, HELLO_WITHIN_S):
             self.kill(f"it did not start within {HELLO_WITHIN_S:g} s")
             await self.gone()
         if not self.alive:

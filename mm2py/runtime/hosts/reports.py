@@ -293,7 +293,6 @@ class MeterRelay:
         meter.on_oversized = self._outgrown
 
     def _has_aged(self, meter: PartitionMeter) -> bool:
-        """Return whether ages were noted since this was last asked."""
         aged = (meter.age.noted_ms, meter.latency.noted_ms)
         if self._aged.get(meter.source, _NEVER) == aged:
             return False

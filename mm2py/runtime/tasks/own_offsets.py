@@ -50,7 +50,6 @@ class OwnTopicOffsets(OffsetStore):
         ]
 
     async def set(self, values: Mapping[bytes, bytes | None]) -> None:
-        """Write positions to the own topic; returns when that is done, raises when it is not."""
         await self._own.set(values)
         self.copy(values)
 

@@ -593,7 +593,6 @@ class SinkLoop:
             self._forget_positions(partition)
 
     def _forget(self, partition: TopicPartition) -> None:
-        """Forget what was read of a partition and not committed."""
         self._batch = [
             it for it in self._batch if (it.original_topic, it.original_partition) != partition
         ]

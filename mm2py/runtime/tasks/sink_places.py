@@ -195,7 +195,6 @@ class SinkPlaces:
         self._acknowledged[partition] = offset
 
     def next_offset(self, partition: TopicPartition, otherwise: int) -> int:
-        """Return the offset that is expected next."""
         # The first record after a start without a position: whatever comes is the beginning.
         expected = self._next.get(partition, otherwise)
         self._acknowledged.setdefault(partition, expected)
@@ -286,7 +285,6 @@ class SinkPlaces:
             self._pending[partition] = pending._replace(next_id=topic_id)
 
     def _name_pending(self, partition: TopicPartition) -> None:
-        """Name what was read of a former topic and is not known to be delivered."""
         pending = self._pending.get(partition)
         if pending is not None:
             self._observer.lost(_not_delivered(partition, pending.first, pending.end))

@@ -337,7 +337,6 @@ def _source_chain(config: Mapping[str, str], errant: ErrantRecords) -> Transform
 def _prepare(
     errant: ErrantRecords, converters: RecordConverters | None, chain: TransformChain | None
 ) -> Prepare | None:
-    """Return the conversion and transforms of each record, None where there are none."""
     if converters is None:
         return None if chain is None else chain.apply
 

@@ -196,7 +196,6 @@ class WorkerTaskContext:
 
     @property
     def failed(self) -> int:
-        """How many of them are FAILED."""
         return sum(state is PartitionState.FAILED for state in self._states.values())
 
     def without_ledger(self) -> None:

@@ -17,7 +17,7 @@ from mm2py.api.context import EventKind, EventSink, LossEvent, PartitionState, S
 from mm2py.api.records import SinkRecord
 from mm2py.api.sink import SinkTask, SinkTaskContext
 from mm2py.client.permit import UNLIMITED, Permit
-from mm2py.clock import Clock
+from mm2py.clock import Clock, set_within
 from mm2py.config.framework import LossPolicies
 from mm2py.errors import FatalError, Mm2pyError, RetriableError
 from mm2py.observability.logging import cause_text
@@ -182,10 +182,7 @@ class WorkerSinkTask(SinkObserver):
             return
         self._stopped.set()
         self._loop.stopping.set()
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._done.wait()
-        except TimeoutError:
+        if not await set_within(self._done, timeout_s):
             log.warning(
                 "task did not stop in time and is cut off timeout_s=%.1f; what is not committed is "
                 "read again, and its partitions come back with the end of its process",

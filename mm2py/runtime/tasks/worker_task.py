@@ -397,7 +397,6 @@ class WorkerTask:
         return self._task.poll(budget_bytes)
 
     def _begin_waiting(self) -> None:
-        """Begin with partitions that waited for it."""
         if self._context.left_out:
             self._take_over()
         self._holds.read_rested()
@@ -719,7 +718,6 @@ class WorkerTask:
         await self._commit_task()
 
     async def _settle(self, parts: TaskTransactions) -> None:
-        """Wait until everything in the open transaction is acknowledged."""
         await parts.transactions.settle()
 
     async def _commit_task(self) -> None:

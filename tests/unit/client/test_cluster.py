@@ -17,7 +17,7 @@ from mm2py.client.connect.broker_errors import BrokerError, BrokerErrors, Troubl
 from mm2py.client.connect.cluster import ADMIN, Cluster
 from mm2py.client.connect.group_admin import UNKNOWN, GroupAdmin, GroupListing
 from mm2py.client.connect.open_socket import AddressTurn, connect_socket
-from mm2py.client.connect.outage_lines import Outage, OutageLines
+from mm2py.client.connect.pool import Outage, OutageLines
 from mm2py.client.pacing import RequestPace
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.errors import (

@@ -10,7 +10,6 @@ import pytest
 from mm2py.api.task import Run
 from mm2py.errors import ConfigError, ProtocolError
 from mm2py.mirror.checkpoints import Checkpoint, decode_checkpoint, encode_checkpoint
-from mm2py.mirror.heartbeats import encode_heartbeat
 from mm2py.mirror.offset_checks import (
     Positions,
     check_heartbeat_offsets,
@@ -45,6 +44,7 @@ from mm2py.mirror.source_offsets import (
 from mm2py.protocol.records import NewRecord
 from mm2py.testing.waiting import until
 from mm2py.types import TopicPartition
+from mm2py_connectors.mirror_heartbeat import encode_heartbeat
 from tests.unit.runtime.runtime_fakes import EagerClock
 
 Encode = Callable[[Any], tuple[bytes, bytes]]  # of the record of its row

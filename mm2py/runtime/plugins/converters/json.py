@@ -206,7 +206,6 @@ class JsonConverter:
 
 
 def _checked(kind: SchemaType, value: object) -> str:
-    """Return a primitive, checked against its schema."""
     match kind, value:
         case SchemaType.BOOLEAN, bool():
             return _scalar(value)
