@@ -14,7 +14,8 @@ from mm2py.mirror_client import exact_offsets, translate_offset, translate_offse
 from mm2py.types import TopicPartition
 from mm2py_cli.app import app
 from tests.integration.active_active import IDENTITY
-from tests.integration.mirror_process import Flow, command_here, running, until
+from tests.integration.flow_questions import Asked
+from tests.integration.mirror_process import Flow, command_here, running, until, until_equal
 from tests.integration.rest_asking import ask, public_url
 from tests.integration.setups import Setup
 from tests.integration.test_checkpoints import consumer
@@ -117,18 +118,10 @@ def test_a_group_ahead_of_the_copy_shows_what_it_would_read_again_and_why(setup:
         remote = flow.remote(topic)
         until(lambda: offset_of(setup.b, remote, group) == 100, 90, "group sync", alive=worker)
         url, name = public_url(worker), f"{flow.source_alias}/{flow.target_alias}"
-        paused = CliRunner().invoke(
-            app, ["flow", "pause", name, "--topic", topic], env={"MM2PY_URL": url}
-        )
-        assert paused.exit_code == 0, paused.output
-
-        def states() -> list[str]:
-            topics = get(url, f"/flows/{flow.name}/topics")[1]
-            return [it["state"] for it in topics if it["topic"] == topic]
-
-        until(lambda: states() == ["PAUSED"], 90, lambda: str(states()), alive=worker)
+        Asked(worker).pause(flow, topic=topic)
         write(setup.a, topic, numbered(100, 60))
         commit(setup.a, group, topic, {0: 140})
+        until_equal(lambda: command(url, "describe", name, group)[1]["reads_again"], 40)
         code, found = command(url, "describe", name, group)
         (part,) = found["partitions"]
         assert (code, part["place"], part["exact"]) == (0, "not-yet-copied", None)

@@ -20,7 +20,15 @@ from tests.integration.ledger_scenes import (
     frozen_round,
     wait_for_entries,
 )
-from tests.integration.mirror_process import PROMPT, Flow, Mirror, command_here, running, until
+from tests.integration.mirror_process import (
+    PROMPT,
+    Flow,
+    Mirror,
+    command_here,
+    running,
+    until,
+    until_equal,
+)
 from tests.integration.rest_asking import ask, public_url
 from tests.integration.setups import Setup
 from tests.integration.several_workers import CALM, Workers
@@ -347,7 +355,7 @@ def test_what_a_position_is_set_past_is_named_and_moves_no_group_past_unread_rec
 
         until(lambda: committed_positions(flow, topic) == {0: 39}, 90, "commit", alive=mirror)
         assert "were not copied" not in problems()
-        assert ask(f"{connector}/stop", "PUT")[0] == 204
+        until_equal(lambda: ask(f"{connector}/stop", "PUT")[0], 204, alive=mirror)
         until(
             lambda: ask(f"{connector}/offsets", "PATCH", change)[0] == 200,
             90,
@@ -356,7 +364,7 @@ def test_what_a_position_is_set_past_is_named_and_moves_no_group_past_unread_rec
         )
         write(setup.a, topic, [Sent(0, b"%d" % n) for n in range(40, 60)])
         assert "20 offsets of partition 0 were not copied" in problems()
-        assert ask(f"{connector}/resume", "PUT")[0] == 202
+        until_equal(lambda: ask(f"{connector}/resume", "PUT")[0], 202, alive=mirror)
         write(setup.a, topic, [Sent(0, b"%d" % n) for n in range(60, 65)])
         until(lambda: ends(setup.b, remote) == {0: 45}, 90, "the rest", alive=mirror)
         assert wait_for_entries(flow, 1, mirror) == [Entry("skipped", topic, 0, 40, 59, "")]

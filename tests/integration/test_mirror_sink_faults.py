@@ -28,7 +28,15 @@ from tests.integration.mirror_process import (
     until_equal,
 )
 from tests.integration.setups import Setup
-from tests.integration.sinks import PARTITIONS, a_flow, group_of, shown, wait_committed, wait_ready
+from tests.integration.sinks import (
+    PARTITIONS,
+    SHORT_SESSIONS,
+    a_flow,
+    group_of,
+    shown,
+    wait_committed,
+    wait_ready,
+)
 from tests.integration.small_disk import FEW_INDEXES, fill, small_disk
 from tests.integration.test_quotas import throttled
 from tests.integration.traffic import (
@@ -68,7 +76,7 @@ def topic(setup: Setup) -> str:
 def test_two_workers_share_the_group_and_one_that_ends_hands_its_part_over(
     setup: Setup, topic: str, how: str
 ) -> None:
-    flow = a_flow(setup.folder, setup.a, setup.b, topic)
+    flow = a_flow(setup.folder, setup.a, setup.b, topic, sessions=SHORT_SESSIONS)
     with (
         Load(flow.source, topic, PARTITIONS, rate=RATE) as load,
         running(flow.file, name="stays", ready=False) as stays,
@@ -298,18 +306,6 @@ def recreate(flow: Flow, topic: str, create_topic: CreateTopic) -> None:
     create_topic(flow.source, topic, PARTITIONS)
 
 
-def pause(mirror: Mirror, flow: Flow, **only: str) -> Asked:
-    """Pause, and wait until no task reads any more."""
-    ask = Asked(mirror)
-    ask.done("POST", f"{path_of(flow)}/pause", **only)
-
-    def states() -> set[str]:
-        return {it["state"] for it in ask("GET", f"{path_of(flow)}/partitions")[1]}
-
-    until(lambda: states() == {"PAUSED"}, 120, lambda: str(states()), alive=mirror)
-    return ask
-
-
 def wait_for_records(mirror: Mirror, flow: Flow, topic: str, count: int) -> None:
     """Wait until each partition of the copy has at least so many records."""
     until(
@@ -337,7 +333,8 @@ def test_a_topic_created_again_while_it_is_paused_is_copied_whole(
         first = push(flow, topic, "first", BEFORE)
         wait_for_records(mirror, flow, topic, BEFORE)
         wait_committed(mirror, flow, topic)
-        ask = pause(mirror, flow, **only)
+        ask = Asked(mirror)
+        ask.pause(flow, **only)
         push(flow, topic, "gone", 7)
         lag = 7 * PARTITIONS
         until_equal(lambda: shown(mirror, flow)["lag_records"], lag, timeout_s=120, alive=mirror)
@@ -377,7 +374,8 @@ def test_what_retention_takes_from_a_paused_flow_is_in_the_ledger(flow: Flow, to
         push(flow, topic, "first", BEFORE)
         wait_for_records(mirror, flow, topic, BEFORE)
         wait_committed(mirror, flow, topic)
-        ask = pause(mirror, flow)
+        ask = Asked(mirror)
+        ask.pause(flow)
         push(flow, topic, "second", 30)
         for partition in range(PARTITIONS):
             delete_records(flow.source, topic, partition, BEFORE + 10 + partition)

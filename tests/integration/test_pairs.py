@@ -26,7 +26,7 @@ from tests.integration.incarnations import Incarnation
 from tests.integration.ledger_scenes import Entry, entries, wait_for_entries
 from tests.integration.mirror_process import SHORT_SESSION, Flow, Mirror, until, write_flow
 from tests.integration.setups import Setup
-from tests.integration.sinks import a_flow
+from tests.integration.sinks import SHORT_SESSIONS, a_flow
 from tests.integration.traffic import commit, committed, copied, ends, producer, read
 from tests.integration.transactions import abandon, is_aborted, take_over
 from tests.kit.kafka.region import Region
@@ -40,7 +40,7 @@ PER_TICK: Final = 10
 SOME: Final = 600
 """Records of the load, about a second."""
 WHOLE_S: Final = 120.0
-GREEN_S: Final = 20.0
+GREEN_S: Final = 60.0
 """So long a flow may say that nothing is left to copy while something is: views are made of what tasks report."""
 OWN: Final = "{source}->{target}."
 STAMP: Final = "org.apache.kafka.connect.transforms.InsertHeader"
@@ -99,7 +99,8 @@ class Stage:
         self.source, self.target = regions
         self.kind, self.topic, self._create = kind, topic, create
         if self.is_sink:
-            self.flow: Flow = a_flow(folder, self.source, self.target, topic, KINDS[kind])
+            own = KINDS[kind]
+            self.flow: Flow = a_flow(folder, *regions, topic, own, SHORT_SESSIONS)
         else:
             properties = {**KINDS[kind], **GROUPS, "refresh.topics.interval.seconds": "1"}
             flow = write_flow(folder, self.source, self.target, topic, properties)

@@ -329,7 +329,14 @@ def test_a_target_without_share_groups_is_logged_and_other_groups_are_synced(
             alive=worker,
         )
         worker.wait_for_log("share groups are not synced")
-        assert "target has no share groups" in str(describe(worker, flow, group)["not_synced"])
+        until(
+            lambda: (
+                "target has no share groups" in str(describe(worker, flow, group)["not_synced"])
+            ),
+            90,
+            lambda: str(describe(worker, flow, group)),
+            alive=worker,
+        )
         until_equal(lambda: flow_view(worker, flow)["state"], "RUNNING", alive=worker)
 
 

@@ -74,7 +74,7 @@ def a_flow(
     setup: Setup, topics: str, transforms: Mapping[str, str], more: Mapping[str, str] | None = None
 ) -> Flow:
     own = {"{source}->{target}." + name: text for name, text in transforms.items()}
-    return setup.flow(topics, {**own, **SHORT_SESSION, **(more or {})})
+    return setup.flow(topics, {**own, **(more or {})})
 
 
 def merging(pattern: str, name: str) -> dict[str, str]:
@@ -120,8 +120,8 @@ def _open(record: Record) -> Sequence[tuple[str, bytes | None]]:
 async def test_dropped_records_are_holes_and_every_offset_translates_right(
     setup: Setup, topic: str
 ) -> None:
-    flow = a_flow(setup, topic, FILTERED, {"{source}.consumer.isolation.level": "read_committed"}
-    )  # fmt: skip
+    own = {**SHORT_SESSION, "{source}.consumer.isolation.level": "read_committed"}
+    flow = a_flow(setup, topic, FILTERED, own)
     first = 0
     for turn, codec in enumerate(("none", "lz4", "gzip", "zstd")):
         with Mirror(flow.file, name=f"turn-{turn}") as mirror:
@@ -201,7 +201,7 @@ def test_topics_that_are_merged_by_several_tasks_lose_nothing_in_kills_and_stops
         setup,
         f"{base}.*",
         merging(rf".*\.{base}-.*", merged),
-        {"{source}->{target}.tasks.max": "4", **(ENABLED if exactly_once else {})},
+        {"{source}->{target}.tasks.max": "4", **SHORT_SESSION, **(ENABLED if exactly_once else {})},
     )
     loads = [Load(setup.a, name, PARTITIONS, rate=RATE, mark=name.encode()) for name in names]
     with loads[0], loads[1]:

@@ -694,7 +694,7 @@ async def test_the_first_record_that_the_flow_back_would_copy_is_found_between_c
     monkeypatch.setattr(part + "RangeReader", OwnLog(own))
     monkeypatch.setattr(part + "producer_of", own_producer)
     clusters = cast("FailoverClusters", SameNames())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(90):
         own_from = await first_own_records(clusters, dict.fromkeys(many, back_at))
     assert own_from == dict.fromkeys(many, place)
 
@@ -780,7 +780,7 @@ async def test_the_ages_of_what_is_not_copied_are_asked_side_by_side(
     tails = [
         Tail(topic=it, partition=number, start=number, end=100) for number, it in enumerate(names)
     ]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(90):
         ages = await source._asked_ages(tails)
     assert ages == {"orders": clusters.clock.now_ms(), "unknown": None}
 

@@ -48,7 +48,7 @@ from tests.unit.runtime.herder_fakes import FLOW, Cluster, TestConnector
 from tests.unit.runtime.runtime_fakes import EagerClock, FakeLoggers
 
 NAME: Final = "MirrorSourceConnector"
-REQUEST_S: Final = 20.0
+REQUEST_S: Final = 90.0
 CALM_TURNS: Final = 5_000
 CONFIG: Final[Mapping[str, str]] = {
     "name": NAME,
