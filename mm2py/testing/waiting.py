@@ -5,7 +5,7 @@ import inspect
 from collections.abc import Callable
 
 
-def quoted(condition: Callable[[], bool]) -> str:
+def quoted(condition: Callable[[], object]) -> str:
     """Return the lines of code of a condition."""
     try:
         return " ".join(inspect.getsource(condition).split())

@@ -22,6 +22,7 @@ from typing import Final, Self, TypeVar, final
 
 from typer.testing import CliRunner, Result
 
+from mm2py.testing.waiting import quoted
 from mm2py_cli.app import app
 from tests.kit.fork_server import FORKS, Forked
 from tests.kit.kafka.reaper import REAPER
@@ -56,6 +57,14 @@ SHORT_SESSION_S: Final = 4.0
 PROMPT: Final = {"{target}.offset.flush.interval.ms": "200"}
 """Of a flow whose test waits for stored positions: those of few records wait for five intervals."""
 
+GROUPS: Final = {
+    "{source}->{target}.sync.group.offsets.enabled": "true",
+    "{source}->{target}.sync.group.offsets.interval.seconds": "1",
+    "{source}->{target}.emit.checkpoints.interval.seconds": "1",
+    "{source}->{target}.refresh.groups.interval.seconds": "1",
+}
+"""Of a flow whose test waits for groups on the target."""
+
 FEW_PARTITIONS: Final = {"offset.storage.partitions": "2", "status.storage.partitions": "1"}
 """Of a flow's stores: Java's 30 are half of what a flow's start costs its target, and stay there with those of all tests before."""
 
@@ -76,12 +85,12 @@ THREE_REPLICAS: Final = {name: "3" for name in SINGLE_REPLICA if "topic" not in 
 
 def until(
     condition: Callable[[], T | None],
-    timeout_s: float,
-    what: str | Callable[[], str],
+    timeout_s: float = 90.0,
+    what: str | Callable[[], str] = "",
     *,
     alive: "Running | None" = None,
 ) -> T:
-    """Return the first result that is true; fails after ``timeout_s``, or when ``alive`` has ended."""
+    """Return the first result that is true; fails after ``timeout_s``, or when ``alive`` has ended, with ``what`` or its code."""
     deadline = time.monotonic() + timeout_s
     pause, pause_s = threading.Event(), POLL_S
     while True:
@@ -91,7 +100,7 @@ def until(
         if alive is not None:
             alive.check_running()
         if time.monotonic() > deadline:
-            text = what if isinstance(what, str) else what()
+            text = (what if isinstance(what, str) else what()) or quoted(condition)
             raise AssertionError(f"not within {timeout_s:.0f} s: {text}")
         pause.wait(pause_s)
         pause_s = min(pause_s * 1.1, LONGEST_POLL_S)

@@ -235,9 +235,7 @@ class Workers:
         """Wait until every partition has got new records since now; return after how many seconds."""
         began = time.monotonic()
         # A target that has just been thawed may name no leaders: there is nothing to compare with.
-        before = until(
-            lambda: ends(self.flow.target, self.flow.remote(topic)), timeout_s, "the copy's ends"
-        )
+        before = until(lambda: ends(self.flow.target, self.flow.remote(topic)), timeout_s)
 
         def grown() -> bool:
             now = ends(self.flow.target, self.flow.remote(topic))

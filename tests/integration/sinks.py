@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, cast
 
-from tests.integration.connect_process import rest_of
+from tests.integration.flow_questions import Asked, path_of
 from tests.integration.mirror_process import SHORT_SESSION, Flow, Mirror, until, write_flow
 from tests.integration.traffic import Sent, committed, ends
 from tests.kit.kafka.region import KafkaAddress
@@ -80,5 +80,4 @@ def every_kind(count: int) -> list[Sent]:
 
 def shown(mirror: Mirror, flow: Flow) -> dict[str, object]:
     """Return what ``GET /flows/{flow}`` says."""
-    path = f"flows/{flow.source_alias}-%3E{flow.target_alias}"
-    return cast("dict[str, object]", rest_of(mirror).ok("GET", path))
+    return cast("dict[str, object]", Asked(mirror).done("GET", path_of(flow)))

@@ -9,13 +9,7 @@ import pytest
 
 from tests.integration.cluster_changes import delete_topic
 from tests.integration.flow_questions import Asked, flows_file, path_of, push, wait_for_records
-from tests.integration.mirror_process import (
-    SHORT_SESSION,
-    Flow,
-    Mirror,
-    running,
-    until,
-)
+from tests.integration.mirror_process import SHORT_SESSION, Flow, Mirror, running, until_equal
 from tests.integration.setups import Setup
 from tests.integration.traffic import assert_equal, copied, ends, wait_for_copy
 
@@ -151,12 +145,7 @@ def outlives_a_restart(flows: list[Flow], topics: list[str]) -> None:
         wait_for_records(mirror, kept, topics[0], 2 * COUNT)
         # A flow whose changes are not read yet shows as the file has it.
         only = [f"{kept.source_alias}->{kept.target_alias}"]
-        until(
-            lambda: [it["flow"] for it in ask.done("GET", "/flows")] == only,
-            90,
-            "the deleted flow to be gone",
-            alive=mirror,
-        )
+        until_equal(lambda: [it["flow"] for it in ask.done("GET", "/flows")], only, alive=mirror)
         assert copied(new, topics[2]) == 3 * COUNT, "a deleted flow copies nothing"
         ask.done("POST", "/flows", {"source": new.source_alias, "target": new.target_alias})
         assert_equal(*wait_for_copy(mirror, new, topics[2], timeout_s=90))

@@ -71,12 +71,7 @@ def test_groups_and_offsets_are_exact_over_rest_command_client(setup: Setup, top
     properties = {"{source}->{target}.groups.exclude": "left-out.*"}
     flow = setup.flow(topic, SYNC | properties)
     with running(flow.file, ready=False) as worker:
-        until(
-            lambda: offset_of(setup.b, flow.remote(topic), group) == 150,
-            90,
-            "the group's offset on the target",
-            alive=worker,
-        )
+        until_equal(lambda: offset_of(setup.b, flow.remote(topic), group), 150, alive=worker)
         url = public_url(worker)
         path = f"/flows/{flow.name}"
         name = f"{flow.source_alias}/{flow.target_alias}"
@@ -100,12 +95,7 @@ def test_groups_and_offsets_are_exact_over_rest_command_client(setup: Setup, top
         assert "members on the target" in found["not_synced"]
         assert offset_of(setup.b, flow.remote(topic), group) == 150
         member.close()
-        until(
-            lambda: offset_of(setup.b, flow.remote(topic), group) == 200,
-            60,
-            "the group is synced when its member has left",
-            alive=worker,
-        )
+        until_equal(lambda: offset_of(setup.b, flow.remote(topic), group), 200, alive=worker)
     by_client(setup.b, flow, topic, group, first)
 
 
@@ -247,8 +237,6 @@ def test_a_group_of_two_sources_skips_no_record_of_either(
             lambda: all(
                 WHY in _notes(public_url(it), f) for it, f in ((worker, flow), (beside, other))
             ),
-            90,
-            "each flow has seen the other",
             alive=worker,
         )
         for region in setup.a, third:

@@ -16,7 +16,7 @@ from tests.integration.cluster_changes import (
     permit_writing,
     topics_of,
 )
-from tests.integration.connect_process import Rest, rest_of
+from tests.integration.connect_process import rest_of
 from tests.integration.flow_questions import Asked, path_of
 from tests.integration.ledger_scenes import Entry, wait_for_entries
 from tests.integration.mirror_process import (
@@ -84,8 +84,6 @@ def test_two_workers_share_the_group_and_one_that_ends_hands_its_part_over(
         with Mirror(flow.file, name=how) as leaves:
             until(
                 lambda: stays.lines("partitions assigned") and leaves.lines("partitions assigned"),
-                90,
-                "both have members",
                 alive=stays,
             )
             wait_for_progress(stays, flow, topic)
@@ -263,7 +261,7 @@ def test_as_many_members_as_tasks_share_the_partitions_evenly(
     topic = setup.topic("wide", partitions)
     flow = a_flow(setup.folder, setup.a, setup.b, topic, {"tasks.max": str(steps[0])})
     with running(flow.file, ready=False) as mirror:
-        rest = Rest(rest_of(mirror).url + f"{flow.source_alias}/{flow.target_alias}/")
+        rest = rest_of(mirror, flow)
         for round_, asked in enumerate(steps):
             tasks = min(asked, partitions)
             if round_:

@@ -244,9 +244,4 @@ async def _sizes_known(region: KafkaAddress, topic: str) -> bool:
 
 
 def _wait_synced(mirror: Mirror, flow: Flow, topic: str, group: str, offset: int) -> None:
-    until(
-        lambda: committed(flow.target, group, flow.remote(topic))[0] == offset,
-        90,
-        lambda: f"{group} at {offset}: {committed(flow.target, group, flow.remote(topic))}",
-        alive=mirror,
-    )
+    until_equal(lambda: committed(flow.target, group, flow.remote(topic))[0], offset, alive=mirror)

@@ -24,7 +24,15 @@ from tests.integration.exactly_once import ENABLED
 from tests.integration.flow_questions import Asked, path_of
 from tests.integration.incarnations import Incarnation
 from tests.integration.ledger_scenes import Entry, entries, wait_for_entries
-from tests.integration.mirror_process import SHORT_SESSION, Flow, Mirror, until, write_flow
+from tests.integration.mirror_process import (
+    GROUPS,
+    SHORT_SESSION,
+    Flow,
+    Mirror,
+    until,
+    until_equal,
+    write_flow,
+)
 from tests.integration.setups import Setup
 from tests.integration.sinks import SHORT_SESSIONS, a_flow
 from tests.integration.traffic import commit, committed, copied, ends, producer, read
@@ -69,11 +77,6 @@ KINDS: Final[Mapping[str, Mapping[str, str]]] = {
     },
 }
 """Kinds of flows, with what their files say."""
-GROUPS: Final = {
-    OWN + "sync.group.offsets.enabled": "true",
-    OWN + "sync.group.offsets.interval.seconds": "1",
-    OWN + "emit.checkpoints.interval.seconds": "1",
-}
 
 
 class Found(NamedTuple):
@@ -124,8 +127,6 @@ class Stage:
                     len(there := ends(self.target, self.flow.remote(self.topic))) == WIDTH
                     and all(there.values())
                 ),
-                90,
-                "records of each partition",
                 alive=self.worker,
             )
             try:
@@ -191,12 +192,7 @@ class Stage:
         until(lambda: self.topic not in topics_of(self.source), 60, "deletion")
         old.stop(deleted=True)
         if not creates:
-            until(
-                lambda: self.topic in topics_of(self.source),
-                90,
-                "the flow back creates the topic",
-                alive=self.worker,
-            )
+            until(lambda: self.topic in topics_of(self.source), alive=self.worker)
         self._next_incarnation(creates=creates)
         self.load.wait_acked(old.total + SOME)
 
@@ -333,12 +329,7 @@ class Stage:
         def there() -> dict[int, int]:
             return committed(self.target, self.group, remote)
 
-        until(
-            lambda: there() == wanted,
-            120,
-            lambda: f"the group is at {there()}, unread from {wanted} on",
-            alive=self.worker,
-        )
+        until_equal(there, wanted, alive=self.worker)
 
 
 def _of_incarnation(ledger: Sequence[Entry], number: int) -> list[Entry]:

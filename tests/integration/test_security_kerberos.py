@@ -34,14 +34,7 @@ from tests.integration.mirror_maker_1 import (
     wait_for_records,
     write_files,
 )
-from tests.integration.mirror_process import (
-    MM2PY,
-    Flow,
-    running,
-    until,
-    until_equal,
-    write_flow,
-)
+from tests.integration.mirror_process import MM2PY, Flow, running, until, until_equal, write_flow
 from tests.integration.secured import jaas
 from tests.integration.setups import Setup
 from tests.integration.test_security_connections import admin_data_and_groups

@@ -11,6 +11,7 @@ from tests.integration.exactly_once import ENABLED
 from tests.integration.flow_questions import SOURCE, Asked, path_of
 from tests.integration.java_connect import JavaConnect
 from tests.integration.mirror_process import (
+    GROUPS,
     PROMPT,
     SHORT_SESSION,
     Flow,
@@ -152,31 +153,16 @@ def test_a_group_inside_a_dropped_stretch_continues_at_the_next_record_that_is_l
     setup: Setup, topic: str
 ) -> None:
     group = setup.unique("readers")
-    syncing = {
-        "{source}->{target}.emit.checkpoints.interval.seconds": "1",
-        "{source}->{target}.sync.group.offsets.enabled": "true",
-        "{source}->{target}.sync.group.offsets.interval.seconds": "1",
-    }
-    flow = a_flow(setup, topic, FILTERED, syncing)
+    flow = a_flow(setup, topic, FILTERED, GROUPS)
     write(setup.a, topic, [Sent(0, b"%d" % n) for n in range(50)])
     write(setup.a, topic, [Sent(0, None, b"k") for _ in range(400)])
     write(setup.a, topic, [Sent(0, b"%d" % n) for n in range(50, 60)])
     commit(setup.a, group, topic, {0: 222})
     with running(flow.file) as mirror:
         # The record behind the stretch; before its offset map is written the group is further back, never further ahead.
-        until(
-            lambda: committed(setup.b, group, flow.remote(topic)).get(0) == 50,
-            90,
-            "50",
-            alive=mirror,
-        )
+        until_equal(lambda: committed(setup.b, group, flow.remote(topic)).get(0), 50, alive=mirror)
         commit(setup.a, group, topic, {0: 453})
-        until(
-            lambda: committed(setup.b, group, flow.remote(topic)).get(0) == 53,
-            90,
-            "53",
-            alive=mirror,
-        )
+        until_equal(lambda: committed(setup.b, group, flow.remote(topic)).get(0), 53, alive=mirror)
 
 
 def wait_more(mirror: Running, region: KafkaAddress, topic: str, records: int) -> None:
@@ -402,9 +388,7 @@ def test_a_poisoned_record_ends_the_task_behind_those_before_it_and_a_change_ove
         line = mirror.wait_for_log("task failed")
         assert f"{topic}-0 offset 50" in line
         assert "no legal name" in line
-        until(
-            lambda: committed_positions(flow, topic).get(0) == 49, 90, "what is before it", alive=mirror
-        )  # fmt: skip
+        until_equal(lambda: committed_positions(flow, topic).get(0), 49, "what is before it", alive=mirror)  # fmt: skip
         assert len(read(setup.b, other, committed=True)[0].records) == 50
         path = f"/{flow.source_alias}/{flow.target_alias}/connectors/{SOURCE}/config"
         config = ask.done("GET", path)

@@ -14,7 +14,14 @@ import pytest
 
 from tests.integration.exactly_once import ENABLED, assert_each_once
 from tests.integration.flow_questions import Asked, path_of
-from tests.integration.mirror_process import SHORT_SESSION, Flow, Mirror, running, until
+from tests.integration.mirror_process import (
+    SHORT_SESSION,
+    Flow,
+    Mirror,
+    running,
+    until,
+    until_equal,
+)
 from tests.integration.rest_asking import ask, public_url
 from tests.integration.setups import Setup
 from tests.integration.traffic import Sent, write
@@ -104,12 +111,7 @@ def test_new_topics_are_copied_and_displays_say_what_is_wrong(
                     Asked(second).done("POST", f"{path_of(flow)}/{change}")
             assert first.stop() == 0
             assert_copied(second, create_topics(2))
-            until(
-                lambda: described(second, flow)["errors"] == [],
-                90,
-                lambda: str(described(second, flow)),
-                alive=second,
-            )
+            until_equal(lambda: described(second, flow)["errors"], [], alive=second)
 
 
 def is_told(apart: str, first: Mirror, second: Mirror, flow: Flow) -> bool:

@@ -151,11 +151,7 @@ class PaperWorker:
         if dedicated:
             backfills = BackfillStore(MemoryTable(MemoryTopic("mm2py-backfill.A.internal")))
             topic = MemoryTopic("mm2py-flows.A.internal")
-            overrides = FlowOverridesStore(
-                MemoryTable(topic),
-                {NAME: CONFIG},
-                clock=cluster.clock,
-            )
+            overrides = FlowOverridesStore(MemoryTable(topic), {NAME: CONFIG}, clock=cluster.clock)
 
         def editor(_config: Mapping[str, str]) -> OffsetEditor:
             return OffsetEditor(offsets, plugins.find)
