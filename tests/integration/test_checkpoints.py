@@ -178,12 +178,10 @@ def test_a_group_of_a_one_way_flow_that_keeps_names_is_synced_though_there_is_no
     topic, group = setup.topic("orders", PARTITIONS), setup.unique("billing")
     write(setup.a, topic, numbered(0, RECORDS))
     commit(setup.a, group, topic, dict.fromkeys(range(PARTITIONS), 100))
-    flow = setup.flow(topic, {**GROUPS, "replication.policy.class": IDENTITY})
+    # So long the reader of a topic that must be there would wait.
+    patient = {f"{it}.default.api.timeout.ms": "600000" for it in ("{source}", "{target}")}
+    flow = setup.flow(topic, {**GROUPS, **patient, "replication.policy.class": IDENTITY})
     with running(flow.file) as worker:
-        until(
-            lambda: committed(setup.b, group, topic) == dict.fromkeys(range(PARTITIONS), 100),
-            45,  # the reader of a topic that must be there would wait for 60 s
-            lambda: f"offsets on the target: {committed(setup.b, group, topic)}",
-            alive=worker,
-        )
+        wanted = dict.fromkeys(range(PARTITIONS), 100)
+        until_equal(lambda: committed(setup.b, group, topic), wanted, alive=worker)
         assert not worker.lines("offset map of the flow back")

@@ -9,8 +9,9 @@ import pytest
 
 from tests.integration.cluster_changes import delete_topic
 from tests.integration.flow_questions import Asked, flows_file, path_of, push, wait_for_records
-from tests.integration.mirror_process import SHORT_SESSION, Flow, Mirror, running, until_equal
+from tests.integration.mirror_process import Flow, Mirror, running, until_equal
 from tests.integration.setups import Setup
+from tests.integration.several_workers import CALM
 from tests.integration.traffic import assert_equal, copied, ends, wait_for_copy
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
@@ -37,7 +38,7 @@ def topics(setup: Setup) -> list[str]:
 def flows(setup: Setup, topics: list[str]) -> list[Flow]:
     """One flow that runs, and one that the file has disabled."""
     names = [topics[0], topics[2]]
-    return flows_file(setup.folder, setup.a, setup.b, names, running=1, properties=SHORT_SESSION)
+    return flows_file(setup.folder, setup.a, setup.b, names, running=1, properties=CALM)
 
 
 def test_a_flow_is_created_changed_rolled_back_and_deleted_while_another_one_runs(

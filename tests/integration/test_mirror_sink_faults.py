@@ -17,7 +17,7 @@ from tests.integration.cluster_changes import (
     topics_of,
 )
 from tests.integration.connect_process import rest_of
-from tests.integration.flow_questions import Asked, path_of
+from tests.integration.flow_questions import Asked, path_of, wait_for_records
 from tests.integration.ledger_scenes import Entry, wait_for_entries
 from tests.integration.mirror_process import (
     THREE_REPLICAS,
@@ -304,18 +304,6 @@ def recreate(flow: Flow, topic: str, create_topic: CreateTopic) -> None:
     create_topic(flow.source, topic, PARTITIONS)
 
 
-def wait_for_records(mirror: Mirror, flow: Flow, topic: str, count: int) -> None:
-    """Wait until each partition of the copy has at least so many records."""
-    until(
-        lambda: all(
-            ends(flow.target, flow.remote(topic)).get(p, 0) >= count for p in range(PARTITIONS)
-        ),
-        90,
-        lambda: f"{count} records each, there are {ends(flow.target, flow.remote(topic))}",
-        alive=mirror,
-    )
-
-
 @pytest.mark.parametrize(
     ("alone", "after"),
     matrix(
@@ -329,7 +317,7 @@ def test_a_topic_created_again_while_it_is_paused_is_copied_whole(
     with running(flow.file, ready=False) as mirror:
         wait_ready(mirror)
         first = push(flow, topic, "first", BEFORE)
-        wait_for_records(mirror, flow, topic, BEFORE)
+        wait_for_records(mirror, flow, topic, BEFORE * PARTITIONS)
         wait_committed(mirror, flow, topic)
         ask = Asked(mirror)
         ask.pause(flow, **only)
@@ -339,7 +327,7 @@ def test_a_topic_created_again_while_it_is_paused_is_copied_whole(
         recreate(flow, topic, create_topic)
         second = push(flow, topic, "second", after)
         ask.done("POST", f"{path_of(flow)}/resume", **only)
-        wait_for_records(mirror, flow, topic, BEFORE + after)
+        wait_for_records(mirror, flow, topic, (BEFORE + after) * PARTITIONS)
         wait_committed(mirror, flow, topic)
         copy = read(flow.target, flow.remote(topic))
         assert [it.value for it in copy[0].records] == [it.value for it in [*first, *second]]
@@ -353,7 +341,7 @@ def test_a_topic_created_again_while_no_worker_runs_is_copied_whole(
 ) -> None:
     first = push(flow, topic, "first", BEFORE)
     with running(flow.file, ready=False) as mirror:
-        wait_for_records(mirror, flow, topic, BEFORE)
+        wait_for_records(mirror, flow, topic, BEFORE * PARTITIONS)
         wait_committed(mirror, flow, topic)
     recreate(flow, topic, create_topic)
     second = push(flow, topic, "second", BEFORE + 40)
@@ -370,7 +358,7 @@ def test_what_retention_takes_from_a_paused_flow_is_in_the_ledger(flow: Flow, to
     with running(flow.file, ready=False) as mirror:
         wait_ready(mirror)
         push(flow, topic, "first", BEFORE)
-        wait_for_records(mirror, flow, topic, BEFORE)
+        wait_for_records(mirror, flow, topic, BEFORE * PARTITIONS)
         wait_committed(mirror, flow, topic)
         ask = Asked(mirror)
         ask.pause(flow)

@@ -139,8 +139,8 @@ class Leader(FakeHerder):
 class Peers:
     """Answers by URL; an exception is raised."""
 
-    def __init__(self, answers: Mapping[str, NodeSnapshot | Exception] | None = None) -> None:
-        self.answers: Mapping[str, NodeSnapshot | Exception] = answers or {}
+    def __init__(self) -> None:
+        self.answers: Mapping[str, NodeSnapshot | Exception] = {}
 
     async def __call__(self, url: str, key: SessionKey) -> NodeSnapshot:
         answer = self.answers[url]

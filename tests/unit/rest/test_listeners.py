@@ -285,8 +285,8 @@ async def gone(pair: Pair) -> bytes:
         writer.close()
 
 
-def body_head(path: str, length: int, headers: str = "") -> bytes:
-    return f"PUT {path} HTTP/1.1\r\nHost: {LOCAL}\r\nContent-Length: {length}\r\n{headers}\r\n".encode()
+def body_head(path: str, length: int) -> bytes:
+    return f"PUT {path} HTTP/1.1\r\nHost: {LOCAL}\r\nContent-Length: {length}\r\n\r\n".encode()
 
 
 def lengths(reader: BodyReader) -> ASGIApp:
