@@ -54,9 +54,9 @@ class Issued:
         how = BestAvailableEncryption(password.encode()) if password else NoEncryption()
         return self.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, how).decode()
 
-    def pkcs12(self, file: Path, password: str = PASSWORD) -> Path:
+    def pkcs12(self, file: Path) -> Path:
         """Write a key store."""
-        how = BestAvailableEncryption(password.encode())
+        how = BestAvailableEncryption(PASSWORD.encode())
         file.write_bytes(
             pkcs12.serialize_key_and_certificates(
                 b"own", self.key, self.certificate, [self.issuer], how
@@ -70,8 +70,7 @@ def write_jks(
     *,
     trusted: Sequence[x509.Certificate] = (),
     own: Issued | None = None,
-    password: str = PASSWORD,
-    key_password: str = "",
+    key_password: str = PASSWORD,
 ) -> Path:
     """Write a JKS store as ``keytool -storetype JKS`` does."""
     entries = [
@@ -79,12 +78,12 @@ def write_jks(
         for n, one in enumerate(trusted)
     ]
     if own is not None:
-        protected = _protected(own, (key_password or password).encode("utf-16-be"))
+        protected = _protected(own, key_password.encode("utf-16-be"))
         chain = _jks_certificate(own.certificate) + _jks_certificate(own.issuer)
         entry = struct.pack(">I", 1) + _head("own") + _sized(protected)
         entries.append(entry + struct.pack(">I", 2) + chain)
     content = struct.pack(">III", 0xFEEDFEED, 2, len(entries)) + b"".join(entries)
-    secret = password.encode("utf-16-be") + b"Mighty Aphrodite"
+    secret = PASSWORD.encode("utf-16-be") + b"Mighty Aphrodite"
     file.write_bytes(content + _sha1(secret + content))
     return file
 
@@ -148,11 +147,10 @@ class Authority:
         return file
 
     def issue(
-        self, name: str, *, hosts: tuple[str, ...] = ("127.0.0.1", "localhost"), days: int = 30,
-        key: Key | None = None,
-    ) -> Issued:  # fmt: skip
+        self, name: str, *, hosts: tuple[str, ...] = ("127.0.0.1", "localhost"), days: int = 30
+    ) -> Issued:
         """Sign a certificate; a negative number of days is one that has expired."""
-        own = key or ec.generate_private_key(ec.SECP256R1())
+        own = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         names = x509.SubjectAlternativeName([_general_name(host) for host in hosts])
         signed = (

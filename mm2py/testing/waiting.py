@@ -5,7 +5,7 @@ import inspect
 from collections.abc import Callable
 
 
-def quoted(condition: Callable[[], bool]) -> str:
+def quoted(condition: Callable[[], object]) -> str:
     """Return the lines of code of a condition."""
     try:
         return " ".join(inspect.getsource(condition).split())
@@ -26,7 +26,7 @@ async def until(condition: Callable[[], bool], *, turns: int = 5_000) -> None:
     raise AssertionError(f"not within {turns} turns of the loop: {quoted(condition)}")
 
 
-async def eventually(condition: Callable[[], bool], *, within_s: float = 10) -> None:
+async def eventually(condition: Callable[[], bool], *, within_s: float = 90) -> None:
     """Wait until ``condition`` holds: for code with a real clock or network.
 
     Raises:

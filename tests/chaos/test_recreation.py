@@ -10,7 +10,7 @@ import pytest
 
 from tests.integration.cluster_changes import delete_topic, topics_of
 from tests.integration.incarnations import Incarnation, Values
-from tests.integration.mirror_process import SHORT_SESSION, Flow, until
+from tests.integration.mirror_process import SHORT_SESSION, Flow, until, until_equal
 from tests.integration.setups import Setup
 from tests.integration.several_workers import Workers
 from tests.integration.traffic import ends, read
@@ -106,12 +106,7 @@ def test_no_incarnation_is_copied_twice_while_workers_are_replaced(
                     last = written.acked
                 if number + 1 < INCARNATIONS:
                     setup.create_topic(source, topic, width)
-        until(
-            lambda: copies(flow, topic)[INCARNATIONS - 1] == last,
-            120,
-            partial(state, flow, topic, INCARNATIONS - 1),
-            alive=workers.running[0],
-        )
+        until_equal(lambda: copies(flow, topic)[INCARNATIONS - 1], last, alive=workers.running[0])
         workers.stop()
     log.warning("T9: %d workers replaced", replaced.count)
     for number, partitions in copies(flow, topic).items():

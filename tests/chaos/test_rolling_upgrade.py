@@ -16,6 +16,7 @@ from tests.integration.exactly_once import ENABLED, assert_each_once
 from tests.integration.failovers import PARTITIONS, Drivers, Shop, Stage, secured_pair, values_of
 from tests.integration.members import KIP_848, read_next
 from tests.integration.mirror_process import (
+    GROUPS,
     SHORT_SESSION,
     SHORT_SESSION_S,
     Flow,
@@ -27,7 +28,7 @@ from tests.integration.rest_asking import ask, public_url
 from tests.integration.setups import Setup
 from tests.integration.several_workers import Workers
 from tests.integration.sinks import a_flow, wait_committed
-from tests.integration.test_take_over_groups import SYNC, Scene, grow
+from tests.integration.test_take_over_groups import Scene, grow
 from tests.integration.traffic import (
     Load,
     Sent,
@@ -171,9 +172,7 @@ def test_a_topic_that_is_paused_stays_so_until_it_is_resumed(setup: Setup, earli
 
     def change(worker: Mirror, what: str) -> None:
         url = f"{public_url(worker)}{path}/{what}?topic={paused}"
-        until(
-            lambda: ask(url, "POST")[0] in (200, 202), 60, f"{what} beside rebalances", alive=worker
-        )
+        until(lambda: ask(url, "POST")[0] in (200, 202), alive=worker)
 
     with (
         Workers(flow) as workers,
@@ -318,7 +317,7 @@ def test_a_stream_is_continued_by_drivers_and_workers_of_either_build(
 def test_groups_of_each_kind_are_placed_by_either_build(setup: Setup, earlier: Build) -> None:
     topic = setup.unique("grouped")
     setup.create_topic(setup.a, topic, 1)
-    flow = setup.flow(topic, {**SHORT_SESSION, **SYNC})
+    flow = setup.flow(topic, {**SHORT_SESSION, **GROUPS})
     scene = Scene(flow, {topic: 0})  # nothing was copied by another program: each place is exact
     with Workers(flow) as workers:
         workers.start("one", "two", build=earlier)

@@ -12,7 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, cast, final
 
-from tests.integration.mirror_process import CONNECT_COMMAND, Mirror, until, write_file
+from tests.integration.mirror_process import (
+    CONNECT_COMMAND,
+    Flow,
+    Mirror,
+    until,
+    until_equal,
+    write_file,
+)
 from tests.integration.rest_asking import ask, public_url
 from tests.kit.kafka.region import KafkaAddress
 
@@ -62,11 +69,7 @@ class Rest:
 
     def wait_states(self, name: str, *states: str) -> None:
         """Wait until connector and tasks have these states."""
-        until(
-            lambda: self.states(name) == list(states),
-            90,
-            lambda: f"{name} is {self.states(name)}, not {states}",
-        )
+        until_equal(lambda: self.states(name), list(states))
 
     def offsets(self, name: str) -> dict[tuple[str, int], int]:
         """Return the positions of a mirror connector by source partition."""
@@ -142,9 +145,9 @@ def write_worker(
     return file
 
 
-def rest_of(worker: Mirror) -> Rest:
-    """Wait until REST is served."""
-    return Rest(public_url(worker))
+def rest_of(worker: Mirror, flow: Flow | None = None) -> Rest:
+    """Wait until REST is served: a worker's, or where one of MirrorMaker has Connect's of a flow."""
+    return Rest(public_url(worker) + (f"{flow.source_alias}/{flow.target_alias}/" if flow else ""))
 
 
 def mirror_config(

@@ -7,7 +7,16 @@ from typing import Final
 
 from mm2py.clock import SYSTEM_CLOCK
 from tests.integration.mirror_process import Flow, Mirror, Running, running, until
-from tests.integration.traffic import Logs, Sent, assert_equal, copied, ends, is_longer, read, write
+from tests.integration.traffic import (
+    Logs,
+    Sent,
+    assert_equal,
+    copied,
+    ends,
+    read,
+    wait_for_copy,
+    write,
+)
 from tests.kit.kafka.region import KafkaAddress
 
 ENABLED: Final[Mapping[str, str]] = {
@@ -30,27 +39,9 @@ def committed_copy(flow: Flow, topic: str) -> Logs:
     return read(flow.target, flow.remote(topic), committed=True)
 
 
-def wait_for_committed(
-    mirror: Running, flow: Flow, topic: str, *, timeout_s: float = 120.0
-) -> tuple[Logs, Logs]:
+def wait_for_committed(mirror: Running, flow: Flow, topic: str) -> tuple[Logs, Logs]:
     """Wait until the last record of every source partition is a committed one on the target; both logs."""
-    truth = read(flow.source, topic, committed=True)
-    copy: Logs = {}
-
-    def arrived() -> bool:
-        nonlocal copy, truth
-        copy = committed_copy(flow, topic)
-        if is_longer(copy, truth):
-            truth = read(flow.source, topic, committed=True)
-        return bool(copy) and all(
-            copy[p].records[-1:] == log.records[-1:] for p, log in truth.items() if log.records
-        )
-
-    def described() -> str:
-        return f"copy of {topic}: wanted {_sizes(truth)}, there are {_sizes(copy)}"
-
-    until(arrived, timeout_s, described, alive=mirror)
-    return truth, copy
+    return wait_for_copy(mirror, flow, topic, timeout_s=120, committed=True, once=True)
 
 
 def assert_each_once(mirror: Running, flow: Flow, topic: str) -> int:

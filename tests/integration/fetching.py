@@ -74,22 +74,22 @@ class Reading:
 @asynccontextmanager
 async def reading(
     region: KafkaAddress,
-    settings: ConsumerSettings | None = None,
     *,
     rack: str = "",
     max_age_ms: int = 300_000,
+    request_timeout_ms: int = 30_000,
 ) -> AsyncGenerator[Reading]:
-    """Connect a Fetcher to a region; ``settings`` gives all but the connection."""
+    """Connect a Fetcher to a region."""
     connection = ConnectionSettings(
         bootstrap_servers=parse_bootstrap_servers(region.bootstrap_servers),
         client_id="fetcher-test",
         client_rack=rack,
         metadata_max_age_ms=max_age_ms,
+        request_timeout_ms=request_timeout_ms,
     )
     cluster = Cluster(connection, alias="A")
     await cluster.connect()
-    wanted = settings or ConsumerSettings(connection=connection)
-    found = Reading(cluster, wanted.model_copy(update={"connection": connection}))
+    found = Reading(cluster, ConsumerSettings(connection=connection))
     try:
         yield found
     finally:
@@ -97,13 +97,11 @@ async def reading(
         await cluster.close()
 
 
-async def produce(
-    region: KafkaAddress, tp: TopicPartition, values: range, *, acks: str = "all"
-) -> None:
+async def produce(region: KafkaAddress, tp: TopicPartition, values: range) -> None:
     """Write numbers as values to one partition and wait for their acknowledgements."""
 
     def write() -> None:
-        client = producer(region, acks=acks)
+        client = producer(region)
         for number in values:
             client.produce(tp.topic, str(number), partition=tp.partition)
         assert client.flush(60) == 0

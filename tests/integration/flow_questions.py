@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import Any, Final, final
 from urllib.parse import quote, urlencode
 
-from tests.integration.mirror_process import SINGLE_REPLICA, Flow, Mirror, until, write_file
+from tests.integration.mirror_process import (
+    SINGLE_REPLICA,
+    Flow,
+    Mirror,
+    until,
+    until_equal,
+    write_file,
+)
 from tests.integration.rest_asking import ask, public_url
 from tests.integration.traffic import Sent, copied, write
 from tests.kit.kafka.region import KafkaAddress
@@ -97,6 +104,16 @@ class Asked:
             return self("GET", path_of(flow))[0] == 200
 
         until(there, 90, f"flow {flow.source_alias} to be there", alive=self.mirror)
+
+    def pause(self, flow: Flow, **only: object) -> None:
+        """Pause a flow, a topic or a partition, and wait until no task reads it any more: the answer comes before."""
+        self.done("POST", f"{path_of(flow)}/pause", **only)
+        until_equal(lambda: self.states(flow, **only), {"PAUSED"}, alive=self.mirror)
+
+    def states(self, flow: Flow, **only: object) -> set[str]:
+        """Return the states of the flow's partitions, or of those of a topic."""
+        views = self.done("GET", f"{path_of(flow)}/partitions")
+        return {it["state"] for it in views if only.items() <= it.items()}
 
     def paused(self, flow: Flow) -> set[str]:
         """Return paused topics and partitions."""

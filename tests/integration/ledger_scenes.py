@@ -15,14 +15,7 @@ from typing import Final
 from mm2py.clock import SYSTEM_CLOCK
 from tests.integration.cluster_changes import delete_records, set_config
 from tests.integration.main_job import CODECS
-from tests.integration.mirror_process import (
-    PROMPT,
-    Flow,
-    Mirror,
-    command_here,
-    until,
-    write_flow,
-)
+from tests.integration.mirror_process import PROMPT, Flow, Mirror, command_here, until, write_flow
 from tests.integration.traffic import (
     Logs,
     Record,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 
 from mm2py.clock import SYSTEM_CLOCK
-from tests.integration.mirror_process import Flow, Mirror, Running, until
+from tests.integration.mirror_process import Flow, Mirror, Running, until_equal
 from tests.integration.traffic import (
     YEAR_MS,
     Sent,
@@ -86,11 +86,7 @@ def the_tasks_of_a_killed_worker_run_in_the_other(flow: Flow, topic: str, start:
         two.wait_ready()
         assert_equal(*wait_for_copy(one, flow, topic))
         last = 2_000 // len(partitions) - 1
-        until(
-            lambda: committed_positions(flow, topic) == dict.fromkeys(partitions, last),
-            90,
-            "the commit of everything",
-        )
+        until_equal(lambda: committed_positions(flow, topic), dict.fromkeys(partitions, last))
         one.kill()
         # Its session ends, then the delay in which it might come back.
         send(b"more %d", 500)

@@ -22,6 +22,7 @@ from typing import Final, Self, TypeVar, final
 
 from typer.testing import CliRunner, Result
 
+from mm2py.testing.waiting import quoted
 from mm2py_cli.app import app
 from tests.kit.fork_server import FORKS, Forked
 from tests.kit.kafka.reaper import REAPER
@@ -44,6 +45,7 @@ POLL_S: Final = 0.1
 LONGEST_POLL_S: Final = 0.4
 """A condition that takes long is looked at less often: each look is work for what it waits for."""
 _TAIL_LINES: Final = 60
+_HELD_UP: Final = "heartbeats failed|expired the membership|coordinator is silent|membership lost"
 
 SHORT_SESSION: Final = {
     "{target}.session.timeout.ms": "4000",
@@ -54,6 +56,14 @@ SHORT_SESSION: Final = {
 SHORT_SESSION_S: Final = 4.0
 PROMPT: Final = {"{target}.offset.flush.interval.ms": "200"}
 """Of a flow whose test waits for stored positions: those of few records wait for five intervals."""
+
+GROUPS: Final = {
+    "{source}->{target}.sync.group.offsets.enabled": "true",
+    "{source}->{target}.sync.group.offsets.interval.seconds": "1",
+    "{source}->{target}.emit.checkpoints.interval.seconds": "1",
+    "{source}->{target}.refresh.groups.interval.seconds": "1",
+}
+"""Of a flow whose test waits for groups on the target."""
 
 FEW_PARTITIONS: Final = {"offset.storage.partitions": "2", "status.storage.partitions": "1"}
 """Of a flow's stores: Java's 30 are half of what a flow's start costs its target, and stay there with those of all tests before."""
@@ -75,12 +85,12 @@ THREE_REPLICAS: Final = {name: "3" for name in SINGLE_REPLICA if "topic" not in 
 
 def until(
     condition: Callable[[], T | None],
-    timeout_s: float,
-    what: str | Callable[[], str],
+    timeout_s: float = 90.0,
+    what: str | Callable[[], str] = "",
     *,
     alive: "Running | None" = None,
 ) -> T:
-    """Return the first result that is true; fails after ``timeout_s``, or when ``alive`` has ended."""
+    """Return the first result that is true; fails after ``timeout_s``, or when ``alive`` has ended, with ``what`` or its code."""
     deadline = time.monotonic() + timeout_s
     pause, pause_s = threading.Event(), POLL_S
     while True:
@@ -90,7 +100,7 @@ def until(
         if alive is not None:
             alive.check_running()
         if time.monotonic() > deadline:
-            text = what if isinstance(what, str) else what()
+            text = (what if isinstance(what, str) else what()) or quoted(condition)
             raise AssertionError(f"not within {timeout_s:.0f} s: {text}")
         pause.wait(pause_s)
         pause_s = min(pause_s * 1.1, LONGEST_POLL_S)
@@ -208,8 +218,8 @@ class Running(ABC):
         return [line for line in self.log().splitlines() if re.search(pattern, line)]
 
     def complaints(self) -> list[str]:
-        """Return warnings and errors."""
-        return self.lines("WARNING|ERROR")
+        """Return warnings and errors, but those of a worker that the machine held up for a session."""
+        return [it for it in self.lines("WARNING|ERROR") if not re.search(_HELD_UP, it)]
 
     def wait_for_log(self, pattern: str, timeout_s: float = 90.0) -> str:
         """Wait until a line contains the pattern and return it."""

@@ -231,13 +231,11 @@ class Workers:
 
     # ---- copying
 
-    def wait_for_copy_everywhere(self, topic: str, timeout_s: float = 120.0) -> float:
+    def wait_for_copy_everywhere(self, topic: str) -> float:
         """Wait until every partition has got new records since now; return after how many seconds."""
         began = time.monotonic()
         # A target that has just been thawed may name no leaders: there is nothing to compare with.
-        before = until(
-            lambda: ends(self.flow.target, self.flow.remote(topic)), timeout_s, "the copy's ends"
-        )
+        before = until(lambda: ends(self.flow.target, self.flow.remote(topic)))
 
         def grown() -> bool:
             now = ends(self.flow.target, self.flow.remote(topic))
@@ -246,7 +244,7 @@ class Workers:
         source = ends(self.flow.source, topic)
         until(
             grown,
-            timeout_s,
+            120,
             lambda: (
                 f"all partitions of {topic}: source {source}, now {ends(self.flow.source, topic)}; copy {before}, now "
                 f"{ends(self.flow.target, self.flow.remote(topic))}; {self._describe()}"

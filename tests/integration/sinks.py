@@ -7,11 +7,22 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, cast
 
-from tests.integration.connect_process import rest_of
+from tests.integration.flow_questions import Asked, path_of
 from tests.integration.mirror_process import SHORT_SESSION, Flow, Mirror, until, write_flow
 from tests.integration.traffic import Sent, committed, ends
 from tests.kit.kafka.region import KafkaAddress
 
+_OWN: Final = "{source}->{target}."
+CALM_SESSIONS: Final = {
+    _OWN + "consumer.override.session.timeout.ms": "10000",
+    "{target}.scheduled.rebalance.max.delay.ms": "1000",
+}
+SHORT_SESSIONS: Final = {
+    _OWN + "consumer.override.session.timeout.ms": "6000",
+    _OWN + "consumer.override.heartbeat.interval.ms": "1000",
+    **SHORT_SESSION,
+}
+"""Of a flow whose test waits until a worker or a member counts as dead."""
 PARTITIONS: Final = 6
 TASKS: Final = 3
 
@@ -22,23 +33,12 @@ def a_flow(
     target: KafkaAddress,
     topic: str,
     more: Mapping[str, str] | None = None,
+    sessions: Mapping[str, str] = CALM_SESSIONS,
 ) -> Flow:
-    """Write a flow that is copied by a group; a member that is killed has left it after 6 s."""
-    own = "{source}->{target}."
-    properties = {
-        own + "copy.connector": "sink",
-        own + "tasks.max": str(TASKS),
-        own + "consumer.override.session.timeout.ms": "6000",
-        own + "consumer.override.heartbeat.interval.ms": "1000",
-        **SHORT_SESSION,
-    }
-    return write_flow(
-        folder,
-        source,
-        target,
-        topic,
-        properties | {own + name: text for name, text in (more or {}).items()},
-    )
+    """Write a flow that is copied by a group; a member that is killed has left it after 10 s, with ``SHORT_SESSIONS`` after 6."""
+    own = {"copy.connector": "sink", "tasks.max": str(TASKS), **(more or {})}
+    properties = {**sessions, **{_OWN + name: text for name, text in own.items()}}
+    return write_flow(folder, source, target, topic, properties)
 
 
 def group_of(flow: Flow) -> str:
@@ -80,5 +80,4 @@ def every_kind(count: int) -> list[Sent]:
 
 def shown(mirror: Mirror, flow: Flow) -> dict[str, object]:
     """Return what ``GET /flows/{flow}`` says."""
-    path = f"flows/{flow.source_alias}-%3E{flow.target_alias}"
-    return cast("dict[str, object]", rest_of(mirror).ok("GET", path))
+    return cast("dict[str, object]", Asked(mirror).done("GET", path_of(flow)))

@@ -211,11 +211,7 @@ def test_three_regions_that_are_all_connected_have_each_record_once_also_after_a
             for n in range((turn + 1) * 100)
         }
         for region in regions.values():
-            until(
-                partial(has_all, region, topic, wanted),
-                90,
-                f"all records of turn {turn} on {region.name}",
-            )
+            until(partial(has_all, region, topic, wanted))
 
     for turn in range(3):
         with Mirror(file, name=f"turn-{turn}") as mirror:
@@ -303,12 +299,7 @@ def test_a_group_that_moves_skips_nothing_of_either_region(setup: Setup) -> None
             at = {p: chance.randint(at[p], end) for p, end in ends(setup.a, topic).items()}
             commit(setup.a, group, topic, at)
             if not turn:
-                until(
-                    lambda: len(there(setup.b, group, topic)) == PARTITIONS,
-                    90,
-                    "the group",
-                    alive=mirror,
-                )
+                until_equal(lambda: len(there(setup.b, group, topic)), PARTITIONS, alive=mirror)
             seen.append((there(setup.b, group, topic), at))
             asked = exact_offsets(props, flow.source_alias, group)
             seen.append(({tp.partition: it.offset for tp, it in asked.items()}, at))
@@ -557,20 +548,10 @@ def test_groups_of_each_kind_skip_nothing_of_either_region_while_both_flows_sync
         numbers = numbers_of(setup.b, topic)
         behind = 1 + max(at for at, it in enumerate(numbers) if it < 1000)
         for kind in readers.groups:
-            until(
-                partial(readers.is_behind, setup.b, kind, behind),
-                90,
-                f"{kind} is after the last copy, {behind}",
-                alive=mirror,
-            )
+            until(partial(readers.is_behind, setup.b, kind, behind), alive=mirror)
         readers.check(setup.b)
 
 
 def until_grown(mirror: Mirror, sides: Sequence[KafkaAddress], topic: str, to: int) -> None:
     """Wait until the first partition of a topic ends there on both sides."""
-    until(
-        lambda: all(ends(it, topic).get(0, 0) >= to for it in sides),
-        90,
-        f"{to} records",
-        alive=mirror,
-    )
+    until(lambda: all(ends(it, topic).get(0, 0) >= to for it in sides), alive=mirror)

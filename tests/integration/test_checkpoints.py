@@ -15,7 +15,7 @@ from mm2py.mirror_client import (
 )
 from tests.integration.active_active import IDENTITY
 from tests.integration.java_mm2 import formatted_by_java
-from tests.integration.mirror_process import running, until, until_equal
+from tests.integration.mirror_process import GROUPS, running, until, until_equal
 from tests.integration.setups import Setup
 from tests.integration.traffic import Sent, commit, committed, records_of, write
 from tests.kit.kafka.java import compile_java, run_java
@@ -25,11 +25,6 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 SOURCE = Path(__file__).parents[1] / "java" / "MirrorClientTruth.java"
 PARTITIONS, RECORDS = 2, 250
-OFTEN = {
-    "{source}->{target}.emit.checkpoints.interval.seconds": "1",
-    "{source}->{target}.sync.group.offsets.enabled": "true",
-    "{source}->{target}.sync.group.offsets.interval.seconds": "1",
-}
 
 
 def consumer(region: KafkaAddress, group: str, **more: object) -> Consumer:
@@ -75,7 +70,7 @@ def checkpoints_in(region: KafkaAddress, topic: str) -> list[Checkpoint]:
 def test_a_group_goes_on_at_the_other_side_skipping_nothing(setup: Setup, protocol: str) -> None:
     topic, group = setup.topic("orders", PARTITIONS), setup.unique("billing")
     write(setup.a, topic, numbered(0, RECORDS))
-    flow = setup.flow(topic, OFTEN)
+    flow = setup.flow(topic, GROUPS)
     with running(flow.file, ready=False) as worker:
         first = consumer(setup.a, group, **{"group.protocol": protocol})
         first.subscribe([topic])
@@ -110,7 +105,7 @@ def test_java_reads_our_checkpoints_and_offsets_on_the_target_never_go_back(setu
     setup.create_topic(setup.a, topic, PARTITIONS)
     write(setup.a, topic, numbered(0, RECORDS))
     commit(setup.a, tip, topic, dict.fromkeys(range(PARTITIONS), RECORDS))
-    flow = setup.flow(topic, OFTEN | {"{source}->{target}.groups": f"{tip},{ahead}"})
+    flow = setup.flow(topic, GROUPS | {"{source}->{target}.groups": f"{tip},{ahead}"})
     remote = flow.remote(topic)
     with running(flow.file, ready=False) as worker:
         until_equal(
@@ -134,16 +129,9 @@ def test_java_reads_our_checkpoints_and_offsets_on_the_target_never_go_back(setu
                 for number in range(PARTITIONS)
             )
 
-        until(
-            lambda: has((tip, RECORDS), (ahead, 1)), 90, "checkpoints of both groups", alive=worker
-        )
+        until(lambda: has((tip, RECORDS), (ahead, 1)), alive=worker)
         commit(setup.a, tip, topic, dict.fromkeys(range(PARTITIONS), RECORDS - 1))
-        until(
-            lambda: has((tip, RECORDS - 1)),
-            90,
-            "a checkpoint that goes back with its group",
-            alive=worker,
-        )
+        until(lambda: has((tip, RECORDS - 1)), alive=worker)
     assert committed(setup.b, tip, remote) == dict.fromkeys(range(PARTITIONS), RECORDS)
     assert committed(setup.b, ahead, remote) == dict.fromkeys(range(PARTITIONS), RECORDS)
     written = len(checkpoints_in(setup.b, checkpoints))
@@ -190,12 +178,10 @@ def test_a_group_of_a_one_way_flow_that_keeps_names_is_synced_though_there_is_no
     topic, group = setup.topic("orders", PARTITIONS), setup.unique("billing")
     write(setup.a, topic, numbered(0, RECORDS))
     commit(setup.a, group, topic, dict.fromkeys(range(PARTITIONS), 100))
-    flow = setup.flow(topic, {**OFTEN, "replication.policy.class": IDENTITY})
+    # So long the reader of a topic that must be there would wait.
+    patient = {f"{it}.default.api.timeout.ms": "600000" for it in ("{source}", "{target}")}
+    flow = setup.flow(topic, {**GROUPS, **patient, "replication.policy.class": IDENTITY})
     with running(flow.file) as worker:
-        until(
-            lambda: committed(setup.b, group, topic) == dict.fromkeys(range(PARTITIONS), 100),
-            45,  # the reader of a topic that must be there would wait for 60 s
-            lambda: f"offsets on the target: {committed(setup.b, group, topic)}",
-            alive=worker,
-        )
+        wanted = dict.fromkeys(range(PARTITIONS), 100)
+        until_equal(lambda: committed(setup.b, group, topic), wanted, alive=worker)
         assert not worker.lines("offset map of the flow back")

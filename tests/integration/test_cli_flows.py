@@ -26,6 +26,7 @@ from tests.integration.mirror_process import (
     Mirror,
     running,
     until,
+    until_equal,
     write_flow,
 )
 from tests.integration.rest_asking import ask
@@ -90,11 +91,7 @@ class Shell:
 
     def ok(self, *words: str) -> str:
         """Run one command until it ends with 0; return what it printed. A rebalance is waited for."""
-        ended = until(
-            lambda: None if "not now (409)" in (it := self.run(*words)).stderr else it,
-            90,
-            f"an end of the rebalance for {words}",
-        )
+        ended = until(lambda: None if "not now (409)" in (it := self.run(*words)).stderr else it)
         assert ended.returncode == 0, (words, ended.stdout, ended.stderr)
         return ended.stdout
 
@@ -186,11 +183,7 @@ def test_a_flow_is_seen_paused_changed_and_resumed_from_a_shell(shell: Shell) ->
         )
         shell.ok("flow", "resume", shell.name, "--wait")
         # The change goes to the tasks only now: on a busy machine a rebalance may delay that for a moment.
-        until(
-            lambda: shell.state() == "RUNNING",
-            90,
-            lambda: str(shell.run("flow", "describe", shell.name, "-o", "json")),
-        )
+        until_equal(shell.state, "RUNNING")
         actions = [it["action"] for it in shell.json("flow", "history", shell.name)]
         assert actions[:3] == ["resume", "change", "pause"]
 

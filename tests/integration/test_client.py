@@ -66,9 +66,9 @@ class Sending:
         batch = RecordBatch(data, first, first + count - 1, count, stamp_ms, 0, 0, runs, None)
         self.sender.enqueue(SOURCE, target, [batch])
 
-    async def flushed(self, timeout_s: float = 30) -> None:
+    async def flushed(self) -> None:
         """Wait until everything is delivered or given up."""
-        assert await self.sender.flush(timeout_s)
+        assert await self.sender.flush(90)
 
 
 @asynccontextmanager

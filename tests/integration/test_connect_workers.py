@@ -46,9 +46,7 @@ def test_a_mirror_posted_to_a_worker_copies_and_obeys(setup: Setup, rest: Rest) 
     write(setup.a, topic, numbered(0, 100, 2))
 
     def arrived(count: int) -> None:
-        until(
-            lambda: sum(ends(setup.b, copy).values()) == count, 90, lambda: f"{ends(setup.b, copy)}"
-        )
+        until_equal(lambda: sum(ends(setup.b, copy).values()), count)
 
     assert rest.ok("GET", "connectors") == []
     body = {"name": "m", "config": mirror_config(setup.a, setup.b, alias, topic)}
@@ -144,9 +142,7 @@ def test_kafka_connect_py_drives_a_worker(setup: Setup, rest: Rest) -> None:
     assert wrong["error_count"] == 1
     assert CANARY not in str(wrong)
     remote = {"c": {"topics": [f"{alias}.{topic}"]}}
-    until(
-        lambda: _said(lambda: client.list_connector_topics("c")) == remote, 90, "the topic is known"
-    )
+    until_equal(lambda: _said(lambda: client.list_connector_topics("c")), remote)
     _said(lambda: client.reset_connector_topics("c"))
     _said(lambda: client.stop_connector("c"))
     rest.wait_states("c", "STOPPED")
@@ -250,9 +246,7 @@ def test_two_workers_share_a_mirror_and_forward_to_each_other(setup: Setup) -> N
         for rest in (one, two):
             rest.ok("POST", "connectors/m/tasks/0/restart")
             rest.ok("POST", "connectors/m/tasks/1/restart")
-        until(
-            lambda: sum(ends(setup.b, copy).values()) == 20, 120, lambda: f"{ends(setup.b, copy)}"
-        )
+        until_equal(lambda: sum(ends(setup.b, copy).values()), 20)
         status = cast("dict[str, dict[str, str]]", one.ok("GET", "connectors/m/status"))
         leads, other = first, second
         if status["connector"]["worker_id"] not in one.url:  # connectors run where the group is led

@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from tests.integration.mirror_process import Flow, Mirror, until
+from tests.integration.mirror_process import Flow, Mirror, until, until_equal
 from tests.integration.setups import Setup
 from tests.integration.several_workers import CALM, TASKS, Answer, Workers, assert_nothing_lost
 from tests.integration.traffic import Load, assert_equal, committed_positions, read, wait_for_copy
@@ -153,10 +153,8 @@ def until_marked(workers: Workers, value: str) -> None:
 
 def until_same_config(workers: Workers) -> None:
     """Wait until every worker returns the same config."""
-    until(
-        lambda: len({tuple(workers.config(worker).items()) for worker in workers.running}) == 1,
-        90,
-        "every worker to have read the same config",
+    until_equal(
+        lambda: len({tuple(workers.config(worker).items()) for worker in workers.running}), 1
     )
 
 

@@ -17,7 +17,14 @@ from tests.integration.exactly_once import (
     write_small_batches,
 )
 from tests.integration.flow_questions import Asked, path_of
-from tests.integration.mirror_process import SHORT_SESSION, Flow, Mirror, running, until
+from tests.integration.mirror_process import (
+    SHORT_SESSION,
+    Flow,
+    Mirror,
+    running,
+    until,
+    until_equal,
+)
 from tests.integration.other_releases import region_of
 from tests.integration.setups import Setup
 from tests.integration.several_workers import Workers
@@ -154,11 +161,7 @@ def test_what_precedes_a_record_that_is_too_large_is_committed_also_where_no_par
     with running(flow.file) as mirror:
         asked = Asked(mirror)
         until(lambda: asked.done("GET", path_of(flow))["state"] == "FAILED", 90, "the failure")
-        until(
-            lambda: len(committed_copy(flow, topic)[0].records) == 300,
-            60,
-            lambda: f"what precedes it: {committed_copy(flow, topic)[0]}",
-        )
+        until_equal(lambda: len(committed_copy(flow, topic)[0].records), 300)
         assert committed_positions(flow, topic) == {0: 299}
         set_config(setup.b, remote, "max.message.bytes", "2000000")
         asked.done("POST", f"{path_of(flow)}/restart")

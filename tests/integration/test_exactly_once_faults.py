@@ -23,7 +23,15 @@ from tests.integration.exactly_once import (
     wait_for_more,
 )
 from tests.integration.flow_questions import Asked, path_of
-from tests.integration.mirror_process import THREE_REPLICAS, Flow, Mirror, running, until
+from tests.integration.mirror_process import (
+    GROUPS,
+    THREE_REPLICAS,
+    Flow,
+    Mirror,
+    running,
+    until,
+    until_equal,
+)
 from tests.integration.setups import Setup
 from tests.integration.traffic import (
     Load,
@@ -89,12 +97,9 @@ def test_a_posted_mirror_copies_once_across_a_kill_and_obeys_altered_offsets(
     config = mirror_config(setup.a, setup.b, alias, topic) | {"exactly.once.support": "required"}
 
     def arrived(count: int) -> None:
-        until(
-            lambda: (
-                sum(len(log.records) for log in read(setup.b, copy, committed=True).values())
-                == count
-            ),
-            90,
+        until_equal(
+            lambda: sum(len(log.records) for log in read(setup.b, copy, committed=True).values()),
+            count,
             f"{count} committed records",
         )
 
@@ -161,10 +166,7 @@ COMMITTED = {
     # Java asks the leader over REST before a task starts.
     "{target}.session.timeout.ms": "6000",
     "{source}->{target}.tasks.max": "2",
-    "{source}->{target}.sync.group.offsets.enabled": "true",
-    "{source}->{target}.sync.group.offsets.interval.seconds": "1",
-    "{source}->{target}.emit.checkpoints.interval.seconds": "1",
-    "{source}->{target}.refresh.groups.interval.seconds": "1",
+    **GROUPS,
 }
 
 

@@ -42,7 +42,15 @@ from tests.integration.failovers import (
 )
 from tests.integration.ledger_scenes import entries
 from tests.integration.members import READ_OF_60, place_of, read_next
-from tests.integration.mirror_process import SHORT_SESSION, Flow, Mirror, running, until, write_flow
+from tests.integration.mirror_process import (
+    SHORT_SESSION,
+    Flow,
+    Mirror,
+    running,
+    until,
+    until_equal,
+    write_flow,
+)
 from tests.integration.rest_asking import ask
 from tests.integration.setups import Setup
 from tests.integration.test_quotas import throttled
@@ -202,8 +210,6 @@ def test_a_plan_names_lag_groups_and_writers_and_changes_nothing(stage: Stage) -
                 f"{flow.source_alias}.heartbeats" in topics_of(b)
                 and f"{flow.target_alias}.heartbeats" in topics_of(a)
             ),
-            90,
-            "the last topics that the worker itself creates",
             alive=drivers.mirror,
         )
         before = topics_of(a), topics_of(b)
@@ -298,8 +304,6 @@ def wait_for_heartbeats(source: KafkaAddress, mirror: Mirror) -> None:
         lambda: (
             "heartbeats" in topics_of(source) and sum(ends(source, "heartbeats").values()) > before
         ),
-        120,
-        "a heartbeat",
         alive=mirror,
     )
 
@@ -564,12 +568,7 @@ def lose_and_return(stage: Stage, *, tail: int, restarts: bool = False) -> None:
         a.start()
         drivers.execute("failback")
         write(a, topic, [Sent(0, b"home")])
-        until(
-            lambda: sum(ends(b, topic).values()) == 33,
-            90,
-            lambda: f"{ends(b, topic)}",
-            alive=mirror,
-        )
+        until_equal(lambda: sum(ends(b, topic).values()), 33, alive=mirror)
         assert [it.value for it in read(b, topic)[0].records[-1:]] == [b"home"]
         assert mirror.stop() == 0
 
@@ -669,12 +668,7 @@ def test_topics_with_prefixes_move_with_their_groups_and_over_rest(stage: Stage)
         assert status == 409, refused
         status, begun = ask(f"{url}?kind=failback", "POST")
         assert status == 202, begun
-        until(
-            lambda: shown(f"{url}?kind=failback").get("step") == "DONE",
-            90,
-            lambda: f"{ask(f'{url}?kind=failback')}",
-            alive=mirror,
-        )
+        until_equal(lambda: shown(f"{url}?kind=failback").get("step"), "DONE", alive=mirror)
         assert committed(a, group, topic) == {0: 9, 1: 10}
         assert committed(a, group, back)[0] == 3
         write(a, topic, [Sent(1, b"home")])

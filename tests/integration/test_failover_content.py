@@ -33,6 +33,7 @@ from tests.integration.failovers import (
     secured_pair,
     secured_region,
 )
+from tests.integration.flow_questions import Asked
 from tests.integration.ledger_scenes import entries
 from tests.integration.mirror_process import until, until_equal
 from tests.integration.rest_asking import ask
@@ -527,7 +528,7 @@ def test_what_a_paused_topic_leaves_behind_is_kept_and_no_group_that_comes_home_
         write(a, topic, [Sent(0, b"%d" % n) for n in range(10)])
         stored = committed_positions
         until(lambda: stored(drivers.flow, topic).get(0) == 9, 90, "the copy", alive=mirror)
-        assert ask(f"{drivers.url}/pause?topic={topic}", "POST")[0] == 200
+        Asked(mirror).pause(drivers.flow, topic=topic)
         write(a, topic, [Sent(0, b"%d" % n) for n in range(10, 30)])
         for group in (left, read_on):
             commit(a, group, topic, {0: 20})

@@ -62,17 +62,12 @@ def test_a_too_large_record_fails_its_partition_alone_until_it_is_cured(setup: S
         assert f"{topic}-1 at offset 101" in said
         assert "MESSAGE_TOO_LARGE" in said or "max.message.bytes" in said
         write(setup.a, topic, numbered(300, 300, 3))
-        until(
-            lambda: [ends(setup.b, remote).get(p, 0) for p in (0, 2)] == [200, 200],
-            90,
-            lambda: f"the other partitions, {ends(setup.b, remote)}",
-            alive=mirror,
+        until_equal(
+            lambda: [ends(setup.b, remote).get(p, 0) for p in (0, 2)], [200, 200], alive=mirror
         )
         # Of partition 1 there are 100, the three of the batch, and 100 more.
         behind = 203 - ends(setup.b, remote).get(1, 0)
-        until(
-            lambda: lag_of(mirror, topic) == (behind, True), 90, lambda: str(lag_of(mirror, topic))
-        )
+        until_equal(lambda: lag_of(mirror, topic), (behind, True))
 
         def traces() -> str:
             states = ask(public_url(mirror) + "connectors?expand=status")[1]

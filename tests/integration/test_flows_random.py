@@ -18,7 +18,7 @@ from tests.integration.flow_questions import (
     push,
     wait_for_records,
 )
-from tests.integration.mirror_process import Flow, Mirror, running, until
+from tests.integration.mirror_process import Flow, Mirror, running, until_equal
 from tests.integration.setups import Setup
 from tests.integration.traffic import Load, assert_equal, copied, wait_for_copy
 
@@ -228,12 +228,7 @@ def compare(ask: Asked, model: Model) -> None:
 def wait_for_state(ask: Asked, model: Model) -> None:
     """Wait until a flow does what its model says."""
     flow = model.flow
-    until(
-        lambda: state_of(ask, flow) == model.state,
-        90,
-        lambda: f"{flow.source_alias}: {model.state}, it is {ask.done('GET', path_of(flow))}",
-        alive=ask.mirror,
-    )
+    until_equal(lambda: state_of(ask, flow), model.state, alive=ask.mirror)
 
 
 def state_of(ask: Asked, flow: Flow) -> str:

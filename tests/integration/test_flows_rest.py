@@ -9,15 +9,9 @@ import pytest
 
 from tests.integration.cluster_changes import delete_topic
 from tests.integration.flow_questions import Asked, flows_file, path_of, push, wait_for_records
-from tests.integration.mirror_process import (
-    SHORT_SESSION,
-    Flow,
-    Mirror,
-    running,
-    until,
-    until_equal,
-)
+from tests.integration.mirror_process import Flow, Mirror, running, until_equal
 from tests.integration.setups import Setup
+from tests.integration.several_workers import CALM
 from tests.integration.traffic import assert_equal, copied, ends, wait_for_copy
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
@@ -44,7 +38,7 @@ def topics(setup: Setup) -> list[str]:
 def flows(setup: Setup, topics: list[str]) -> list[Flow]:
     """One flow that runs, and one that the file has disabled."""
     names = [topics[0], topics[2]]
-    return flows_file(setup.folder, setup.a, setup.b, names, running=1, properties=SHORT_SESSION)
+    return flows_file(setup.folder, setup.a, setup.b, names, running=1, properties=CALM)
 
 
 def test_a_flow_is_created_changed_rolled_back_and_deleted_while_another_one_runs(
@@ -70,8 +64,7 @@ def test_a_flow_is_created_changed_rolled_back_and_deleted_while_another_one_run
         push(new, topics[3], COUNT)
         wait_for_records(mirror, new, topics[3], COUNT)
 
-        ask.done("POST", f"{path}/pause", topic=topics[2])
-        until_equal(lambda: states_of(ask, new, topics[2]), ["PAUSED"], alive=mirror)
+        ask.pause(new, topic=topics[2])
         push(new, topics[2], COUNT)
         push(new, topics[3], COUNT)
         wait_for_records(mirror, new, topics[3], 2 * COUNT)
@@ -108,12 +101,6 @@ def test_what_was_changed_over_rest_outlives_the_topic_that_keeps_it(
         assert ask.paused(kept) == {topics[0]}
         assert ask.properties(kept)["tasks.max"] == "3"
         assert ask.done("GET", f"{path_of(kept)}/history") == history
-
-
-def states_of(ask: Asked, flow: Flow, topic: str) -> list[str]:
-    """Return the states of a topic's partitions."""
-    found = ask.done("GET", f"{path_of(flow)}/partitions")
-    return [it["state"] for it in found if it["topic"] == topic]
 
 
 def change_fifty_keys(ask: Asked, flow: Flow) -> None:
@@ -159,12 +146,7 @@ def outlives_a_restart(flows: list[Flow], topics: list[str]) -> None:
         wait_for_records(mirror, kept, topics[0], 2 * COUNT)
         # A flow whose changes are not read yet shows as the file has it.
         only = [f"{kept.source_alias}->{kept.target_alias}"]
-        until(
-            lambda: [it["flow"] for it in ask.done("GET", "/flows")] == only,
-            90,
-            "the deleted flow to be gone",
-            alive=mirror,
-        )
+        until_equal(lambda: [it["flow"] for it in ask.done("GET", "/flows")], only, alive=mirror)
         assert copied(new, topics[2]) == 3 * COUNT, "a deleted flow copies nothing"
         ask.done("POST", "/flows", {"source": new.source_alias, "target": new.target_alias})
         assert_equal(*wait_for_copy(mirror, new, topics[2], timeout_s=90))

@@ -25,6 +25,7 @@ from tests.integration.cluster_changes import delete_topic, topics_of
 from tests.integration.exactly_once import ENABLED
 from tests.integration.ledger_scenes import Entry, wait_for_entries
 from tests.integration.mirror_process import (
+    GROUPS,
     PROMPT,
     SHORT_SESSION,
     Flow,
@@ -34,7 +35,7 @@ from tests.integration.mirror_process import (
 )
 from tests.integration.rest_asking import ask, public_url
 from tests.integration.setups import Setup
-from tests.integration.test_checkpoints import OFTEN, checkpoints_in
+from tests.integration.test_checkpoints import checkpoints_in
 from tests.integration.traffic import (
     Sent,
     assert_equal,
@@ -58,7 +59,7 @@ def copied_and_stopped(setup: Setup, topic: str, group: str) -> Flow:
     """Copy a topic whose group has read everything, and sync the group."""
     write(setup.a, topic, numbered(0, RECORDS))
     commit(setup.a, group, topic, {0: RECORDS})
-    flow = setup.flow(topic, {**OFTEN, **PROMPT, "groups": group})
+    flow = setup.flow(topic, {**GROUPS, **PROMPT, "groups": group})
     with running(flow.file, ready=False) as mirror:
         until_equal(
             lambda: committed(setup.b, group, flow.remote(topic)), {0: RECORDS}, alive=mirror
@@ -161,7 +162,7 @@ def test_a_source_that_is_rebuilt_is_copied_on_with_its_groups_and_its_offset_sy
 ) -> None:
     source = new_region("rebuilt")
     topic, group = setup.topic("rebuilt", on=source), setup.unique("billing")
-    flow = setup.flow(topic, {**OFTEN, **PROMPT, "groups": group}, source=source)
+    flow = setup.flow(topic, {**GROUPS, **PROMPT, "groups": group}, source=source)
     copy, syncs = flow.remote(topic), f"mm2-offset-syncs.{flow.target_alias}.internal"
 
     def at() -> tuple[int | None, int | None]:
@@ -211,12 +212,15 @@ def test_a_target_that_is_rebuilt_says_restart_the_worker_and_is_filled_again(
         def shown() -> str:
             return str(ask(url + "flows")[1][0]["errors"])
 
-        until(lambda: "restart the flow's workers" in shown(), 90, shown, alive=mirror)
-        assert "the target was rebuilt" in shown()
         cause = "UNKNOWN_TOPIC_OR_PARTITION" if keeps_id else "its cluster id was "
-        assert cause in shown()
-        code, body = ask(url + "health")
-        assert (code, "restart the flow's workers" in body["message"]) == (503, True)
+        words = ("restart the flow's workers", "the target was rebuilt", cause)
+        until(lambda: all(it in shown() for it in words), 90, shown, alive=mirror)
+
+        def health() -> tuple[int, bool]:
+            code, body = ask(url + "health")
+            return code, words[0] in body["message"]
+
+        until_equal(health, (503, True), alive=mirror)
     with running(flow.file) as mirror:
         assert_equal(*wait_for_copy(mirror, flow, topic))
 

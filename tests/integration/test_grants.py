@@ -258,7 +258,7 @@ def test_a_source_that_may_only_be_read_leaves_health_and_exit_codes_to_the_flow
             )
             until(lambda: copied(flow, topic) == 10, 90, "the copy", alive=mirror)
             assert (ask(back)[1]["state"], ask(back)[1]["errors"]) == ("DISABLED", [])
-            assert (ask(f"{url}health")[0], ask(f"{url}readyz")[0]) == (200, 200)
+            until_equal(lambda: [ask(url + it)[0] for it in ("health", "readyz")], [200, 200])
             assert command_here("flow", "list", environ={"MM2PY_URL": url}).exit_code == 0
     finally:
         permit_creating(guarded, "*")

@@ -14,7 +14,8 @@ from mm2py.mirror_client import exact_offsets, translate_offset, translate_offse
 from mm2py.types import TopicPartition
 from mm2py_cli.app import app
 from tests.integration.active_active import IDENTITY
-from tests.integration.mirror_process import Flow, command_here, running, until
+from tests.integration.flow_questions import Asked
+from tests.integration.mirror_process import Flow, command_here, running, until, until_equal
 from tests.integration.rest_asking import ask, public_url
 from tests.integration.setups import Setup
 from tests.integration.test_checkpoints import consumer
@@ -70,12 +71,7 @@ def test_groups_and_offsets_are_exact_over_rest_command_client(setup: Setup, top
     properties = {"{source}->{target}.groups.exclude": "left-out.*"}
     flow = setup.flow(topic, SYNC | properties)
     with running(flow.file, ready=False) as worker:
-        until(
-            lambda: offset_of(setup.b, flow.remote(topic), group) == 150,
-            90,
-            "the group's offset on the target",
-            alive=worker,
-        )
+        until_equal(lambda: offset_of(setup.b, flow.remote(topic), group), 150, alive=worker)
         url = public_url(worker)
         path = f"/flows/{flow.name}"
         name = f"{flow.source_alias}/{flow.target_alias}"
@@ -99,12 +95,7 @@ def test_groups_and_offsets_are_exact_over_rest_command_client(setup: Setup, top
         assert "members on the target" in found["not_synced"]
         assert offset_of(setup.b, flow.remote(topic), group) == 150
         member.close()
-        until(
-            lambda: offset_of(setup.b, flow.remote(topic), group) == 200,
-            60,
-            "the group is synced when its member has left",
-            alive=worker,
-        )
+        until_equal(lambda: offset_of(setup.b, flow.remote(topic), group), 200, alive=worker)
     by_client(setup.b, flow, topic, group, first)
 
 
@@ -117,18 +108,10 @@ def test_a_group_ahead_of_the_copy_shows_what_it_would_read_again_and_why(setup:
         remote = flow.remote(topic)
         until(lambda: offset_of(setup.b, remote, group) == 100, 90, "group sync", alive=worker)
         url, name = public_url(worker), f"{flow.source_alias}/{flow.target_alias}"
-        paused = CliRunner().invoke(
-            app, ["flow", "pause", name, "--topic", topic], env={"MM2PY_URL": url}
-        )
-        assert paused.exit_code == 0, paused.output
-
-        def states() -> list[str]:
-            topics = get(url, f"/flows/{flow.name}/topics")[1]
-            return [it["state"] for it in topics if it["topic"] == topic]
-
-        until(lambda: states() == ["PAUSED"], 90, lambda: str(states()), alive=worker)
+        Asked(worker).pause(flow, topic=topic)
         write(setup.a, topic, numbered(100, 60))
         commit(setup.a, group, topic, {0: 140})
+        until_equal(lambda: command(url, "describe", name, group)[1]["reads_again"], 40)
         code, found = command(url, "describe", name, group)
         (part,) = found["partitions"]
         assert (code, part["place"], part["exact"]) == (0, "not-yet-copied", None)
@@ -254,8 +237,6 @@ def test_a_group_of_two_sources_skips_no_record_of_either(
             lambda: all(
                 WHY in _notes(public_url(it), f) for it, f in ((worker, flow), (beside, other))
             ),
-            90,
-            "each flow has seen the other",
             alive=worker,
         )
         for region in setup.a, third:

@@ -95,7 +95,7 @@ def first_read(region: KafkaAddress, topic: str, partition: int, offset: int) ->
     """Return the source offset of the record at a target offset, which is its number in the partition."""
     client = reader(region)
     client.assign([TopicPartition(topic, partition, offset)])
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 90
     while True:
         (*_, message) = client.consume(1, 1.0) or (None,)
         if message is not None and message.error() is None:
@@ -125,11 +125,7 @@ def compare(member: Member, target: KafkaAddress, copy: str, stopped: float) -> 
             assert first <= position, f"{member.group} {partition} skips {first - position}"
             reread.append(position - first)
         oldest = earlier[-1].get(partition, 0) if earlier else 0
-        until(
-            partial(is_synced_to, target, member.group, copy, partition, oldest),
-            LATE_S,
-            f"{member.group} {partition}: {there} is behind {oldest}",
-        )
+        until(partial(is_synced_to, target, member.group, copy, partition, oldest), LATE_S)
     return reread
 
 

@@ -19,7 +19,7 @@ from mm2py.protocol.groups import OffsetToCommit
 from mm2py.protocol.schema import consumer_schema, schema_call
 from mm2py.protocol.topics import NewTopic
 from tests.integration.failovers import Drivers
-from tests.integration.mirror_process import Flow, command_here, running, until
+from tests.integration.mirror_process import Flow, command_here, running, until, until_equal
 from tests.integration.rest_asking import ask, public_url
 from tests.integration.setups import Setup
 from tests.integration.traffic import producer
@@ -149,12 +149,7 @@ def test_hundreds_of_odd_topics_and_groups_one_without_a_name_are_mirrored_and_p
         assert (shown["partitions"], shown["held_partitions"]) == (len(rows()), len(impossible))
         places = {it: topics[number % len(topics)] for number, it in enumerate(groups)}
         expected = {it: committed_at(at, flow, copied) for it, at in places.items()} | {"": []}
-        until(
-            lambda: views(path) == expected,
-            90,
-            lambda: f"what the groups have: {differences(views(path), expected)}",
-            alive=worker,
-        )
+        until_equal(lambda: views(path), expected, alive=worker)
         check_groups(path)
         name = f"{flow.source_alias}/{flow.target_alias}"
         environ = {"MM2PY_URL": url, "NO_COLOR": "1"}

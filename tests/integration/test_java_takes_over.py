@@ -15,13 +15,7 @@ from bench.java_mm2 import QUICK_START_FLAGS, start_java
 from bench.mirror_process import MirrorProcess
 from bench.mm2py_worker import start_mm2py
 from bench.topics import Topics
-from tests.integration.java_mm2 import (
-    DEADLINE_S,
-    JAVA_STOPPED,
-    PARTITIONS,
-    read_values,
-    write_file,
-)
+from tests.integration.java_mm2 import DEADLINE_S, JAVA_STOPPED, PARTITIONS, read_values, write_file
 from tests.integration.mirror_process import until
 from tests.integration.traffic import Sent, commit, records_of, write
 from tests.kit.kafka.region import KafkaAddress
@@ -147,9 +141,7 @@ def test_a_take_over_starts_each_task_once_and_doubles_no_record(
     with flow.java() as java:
         flow.wait_until_copied()
         # Its connectors have computed their task configs long before its sixth heartbeat.
-        until(
-            lambda: "Started MirrorSourceConnector" in java.log(), DEADLINE_S, "a connector of Java"
-        )
+        until(lambda: "Started MirrorSourceConnector" in java.log(), DEADLINE_S)
         beats = flow.beats()
         until(lambda: flow.beats() > beats + 5, DEADLINE_S, "six heartbeats of Java's")
         flow.produce(100)

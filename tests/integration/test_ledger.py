@@ -20,7 +20,15 @@ from tests.integration.ledger_scenes import (
     frozen_round,
     wait_for_entries,
 )
-from tests.integration.mirror_process import PROMPT, Flow, Mirror, command_here, running, until
+from tests.integration.mirror_process import (
+    PROMPT,
+    Flow,
+    Mirror,
+    command_here,
+    running,
+    until,
+    until_equal,
+)
 from tests.integration.rest_asking import ask, public_url
 from tests.integration.setups import Setup
 from tests.integration.several_workers import CALM, Workers
@@ -261,19 +269,12 @@ def test_what_a_topic_made_again_narrower_had_not_copied_is_in_the_ledger(setup:
     write(setup.a, topic, records, batch_size=10_000)
     before = ends(setup.a, topic)
     with running(flow.file) as mirror:
-        until(
-            lambda: all(ends(setup.b, flow.remote(topic)).get(p) for p in range(3)),
-            90,
-            "the first records of each partition",
-            alive=mirror,
-        )
+        until(lambda: all(ends(setup.b, flow.remote(topic)).get(p) for p in range(3)), alive=mirror)
         delete_topic(setup.a, topic)
         until(lambda: topic not in topics_of(setup.a), 90, "deletion")
         setup.create_topic(setup.a, topic, 2)
         found = wait_for_entries(flow, 3, mirror)
-        until(
-            lambda: committed_positions(flow, topic).get(2) is not None, 90, "commit", alive=mirror
-        )
+        until(lambda: committed_positions(flow, topic).get(2) is not None, alive=mirror)
     copied = {p: len(log.records) for p, log in read(setup.b, flow.remote(topic)).items()}
     # Offsets are dense here: what is on the target and what is in the ledger is all there was.
     for entry in found:
@@ -301,11 +302,8 @@ def test_a_too_large_record_is_one_event_however_often_it_is_met(setup: Setup) -
         with running(flow.file, ready=False) as mirror:
             assert wait_for_entries(flow, 1, mirror) == expected
             mirror.wait_for_log("partition failed")
-            until(
-                lambda: ends(setup.b, flow.remote(topic)) == {0: 60, 1: 30, 2: 60},
-                90,
-                lambda: f"the others: {ends(setup.b, flow.remote(topic))}",
-                alive=mirror,
+            until_equal(
+                lambda: ends(setup.b, flow.remote(topic)), {0: 60, 1: 30, 2: 60}, alive=mirror
             )
     assert entries(flow) == expected
 
@@ -347,16 +345,11 @@ def test_what_a_position_is_set_past_is_named_and_moves_no_group_past_unread_rec
 
         until(lambda: committed_positions(flow, topic) == {0: 39}, 90, "commit", alive=mirror)
         assert "were not copied" not in problems()
-        assert ask(f"{connector}/stop", "PUT")[0] == 204
-        until(
-            lambda: ask(f"{connector}/offsets", "PATCH", change)[0] == 200,
-            90,
-            "the position is set",
-            alive=mirror,
-        )
+        until_equal(lambda: ask(f"{connector}/stop", "PUT")[0], 204, alive=mirror)
+        until_equal(lambda: ask(f"{connector}/offsets", "PATCH", change)[0], 200, alive=mirror)
         write(setup.a, topic, [Sent(0, b"%d" % n) for n in range(40, 60)])
         assert "20 offsets of partition 0 were not copied" in problems()
-        assert ask(f"{connector}/resume", "PUT")[0] == 202
+        until_equal(lambda: ask(f"{connector}/resume", "PUT")[0], 202, alive=mirror)
         write(setup.a, topic, [Sent(0, b"%d" % n) for n in range(60, 65)])
         until(lambda: ends(setup.b, remote) == {0: 45}, 90, "the rest", alive=mirror)
         assert wait_for_entries(flow, 1, mirror) == [Entry("skipped", topic, 0, 40, 59, "")]

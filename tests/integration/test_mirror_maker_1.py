@@ -20,7 +20,7 @@ from tests.integration.mirror_maker_1 import (
     wait_for_records,
     write_files,
 )
-from tests.integration.mirror_process import command_here, until
+from tests.integration.mirror_process import command_here, until, until_equal
 from tests.integration.setups import Setup
 from tests.integration.traffic import Load, Sent, ends, numbered, read, records_of, values_of, write
 from tests.kit.kafka.java import run_java
@@ -149,12 +149,7 @@ def test_clean_stops_double_nothing_and_a_kill_only_what_was_not_committed(
                         )
         load.stop()
     with start(files, "--whitelist", topic, *COMMITS, name="last") as mirror:
-        until(
-            lambda: committed(files, topic) == ends(files.source, topic),
-            90,
-            "the end",
-            alive=mirror,
-        )
+        until(lambda: committed(files, topic) == ends(files.source, topic), alive=mirror)
         assert mirror.stop() == 0
     wanted = set(records_of(files.source, topic))
     found = records_of(files.target, topic)
@@ -176,9 +171,7 @@ def test_two_processes_share_the_partitions_and_one_takes_over(files: Files, top
         two.send(signal.SIGKILL)
         one.wait_for_log(r"partitions assigned stream=\S+ partitions=(\S+,){3}\S+")
         load.stop()
-        until(
-            lambda: committed(files, topic) == ends(files.source, topic), 90, "the end", alive=one
-        )
+        until(lambda: committed(files, topic) == ends(files.source, topic), alive=one)
         assert one.stop() == 0
     assert not lost(files, topic)
 
@@ -197,12 +190,7 @@ def test_a_record_that_is_too_large_is_dropped_alone(files: Files, narrow: str) 
     write(files.source, narrow, [Sent(0, value, b"k") for value in values])
     with start(files, "--whitelist", narrow, "--abort.on.send.failure", "false") as mirror:
         wait_for_records(files.target, narrow, 499, mirror)
-        until(
-            lambda: mirror.lines("record dropped record=.*offset 250 "),
-            90,
-            "its name",
-            alive=mirror,
-        )
+        until(lambda: mirror.lines("record dropped record=.*offset 250 "), alive=mirror)
         assert mirror.stop() == 0
         assert mirror.lines("mirrored 500 records in .* dropped 1")
     copy = read(files.target, narrow)[0].records
@@ -462,18 +450,10 @@ def test_the_checker_agrees_with_the_java_group_tool(files: Files, plain_topic: 
     write(files.source, plain_topic, numbered(0, 100, PARTITIONS, keys=40))
     with start(files, "--whitelist", plain_topic, "--num.streams", "2", *COMMITS) as mirror:
         until(
-            lambda: committed(files, plain_topic) == ends(files.source, plain_topic),
-            90,
-            "the commit",
-            alive=mirror,
+            lambda: committed(files, plain_topic) == ends(files.source, plain_topic), alive=mirror
         )
         both = {f"{files.group}-0", f"{files.group}-1"}
-        until(
-            lambda: {row[6] for row in checker_rows(files)} == both,
-            90,
-            "a partition for each stream",
-            alive=mirror,
-        )
+        until_equal(lambda: {row[6] for row in checker_rows(files)}, both, alive=mirror)
         assert checker_rows(files) == java_rows(files)
         assert mirror.stop() == 0
     write(files.source, plain_topic, [Sent(1, b"more", b"k")] * 3)

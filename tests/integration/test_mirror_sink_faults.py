@@ -16,8 +16,8 @@ from tests.integration.cluster_changes import (
     permit_writing,
     topics_of,
 )
-from tests.integration.connect_process import Rest, rest_of
-from tests.integration.flow_questions import Asked, path_of
+from tests.integration.connect_process import rest_of
+from tests.integration.flow_questions import Asked, path_of, wait_for_records
 from tests.integration.ledger_scenes import Entry, wait_for_entries
 from tests.integration.mirror_process import (
     THREE_REPLICAS,
@@ -28,7 +28,15 @@ from tests.integration.mirror_process import (
     until_equal,
 )
 from tests.integration.setups import Setup
-from tests.integration.sinks import PARTITIONS, a_flow, group_of, shown, wait_committed, wait_ready
+from tests.integration.sinks import (
+    PARTITIONS,
+    SHORT_SESSIONS,
+    a_flow,
+    group_of,
+    shown,
+    wait_committed,
+    wait_ready,
+)
 from tests.integration.small_disk import FEW_INDEXES, fill, small_disk
 from tests.integration.test_quotas import throttled
 from tests.integration.traffic import (
@@ -68,7 +76,7 @@ def topic(setup: Setup) -> str:
 def test_two_workers_share_the_group_and_one_that_ends_hands_its_part_over(
     setup: Setup, topic: str, how: str
 ) -> None:
-    flow = a_flow(setup.folder, setup.a, setup.b, topic)
+    flow = a_flow(setup.folder, setup.a, setup.b, topic, sessions=SHORT_SESSIONS)
     with (
         Load(flow.source, topic, PARTITIONS, rate=RATE) as load,
         running(flow.file, name="stays", ready=False) as stays,
@@ -76,8 +84,6 @@ def test_two_workers_share_the_group_and_one_that_ends_hands_its_part_over(
         with Mirror(flow.file, name=how) as leaves:
             until(
                 lambda: stays.lines("partitions assigned") and leaves.lines("partitions assigned"),
-                90,
-                "both have members",
                 alive=stays,
             )
             wait_for_progress(stays, flow, topic)
@@ -255,7 +261,7 @@ def test_as_many_members_as_tasks_share_the_partitions_evenly(
     topic = setup.topic("wide", partitions)
     flow = a_flow(setup.folder, setup.a, setup.b, topic, {"tasks.max": str(steps[0])})
     with running(flow.file, ready=False) as mirror:
-        rest = Rest(rest_of(mirror).url + f"{flow.source_alias}/{flow.target_alias}/")
+        rest = rest_of(mirror, flow)
         for round_, asked in enumerate(steps):
             tasks = min(asked, partitions)
             if round_:
@@ -298,30 +304,6 @@ def recreate(flow: Flow, topic: str, create_topic: CreateTopic) -> None:
     create_topic(flow.source, topic, PARTITIONS)
 
 
-def pause(mirror: Mirror, flow: Flow, **only: str) -> Asked:
-    """Pause, and wait until no task reads any more."""
-    ask = Asked(mirror)
-    ask.done("POST", f"{path_of(flow)}/pause", **only)
-
-    def states() -> set[str]:
-        return {it["state"] for it in ask("GET", f"{path_of(flow)}/partitions")[1]}
-
-    until(lambda: states() == {"PAUSED"}, 120, lambda: str(states()), alive=mirror)
-    return ask
-
-
-def wait_for_records(mirror: Mirror, flow: Flow, topic: str, count: int) -> None:
-    """Wait until each partition of the copy has at least so many records."""
-    until(
-        lambda: all(
-            ends(flow.target, flow.remote(topic)).get(p, 0) >= count for p in range(PARTITIONS)
-        ),
-        90,
-        lambda: f"{count} records each, there are {ends(flow.target, flow.remote(topic))}",
-        alive=mirror,
-    )
-
-
 @pytest.mark.parametrize(
     ("alone", "after"),
     matrix(
@@ -335,16 +317,17 @@ def test_a_topic_created_again_while_it_is_paused_is_copied_whole(
     with running(flow.file, ready=False) as mirror:
         wait_ready(mirror)
         first = push(flow, topic, "first", BEFORE)
-        wait_for_records(mirror, flow, topic, BEFORE)
+        wait_for_records(mirror, flow, topic, BEFORE * PARTITIONS)
         wait_committed(mirror, flow, topic)
-        ask = pause(mirror, flow, **only)
+        ask = Asked(mirror)
+        ask.pause(flow, **only)
         push(flow, topic, "gone", 7)
         lag = 7 * PARTITIONS
         until_equal(lambda: shown(mirror, flow)["lag_records"], lag, timeout_s=120, alive=mirror)
         recreate(flow, topic, create_topic)
         second = push(flow, topic, "second", after)
         ask.done("POST", f"{path_of(flow)}/resume", **only)
-        wait_for_records(mirror, flow, topic, BEFORE + after)
+        wait_for_records(mirror, flow, topic, (BEFORE + after) * PARTITIONS)
         wait_committed(mirror, flow, topic)
         copy = read(flow.target, flow.remote(topic))
         assert [it.value for it in copy[0].records] == [it.value for it in [*first, *second]]
@@ -358,7 +341,7 @@ def test_a_topic_created_again_while_no_worker_runs_is_copied_whole(
 ) -> None:
     first = push(flow, topic, "first", BEFORE)
     with running(flow.file, ready=False) as mirror:
-        wait_for_records(mirror, flow, topic, BEFORE)
+        wait_for_records(mirror, flow, topic, BEFORE * PARTITIONS)
         wait_committed(mirror, flow, topic)
     recreate(flow, topic, create_topic)
     second = push(flow, topic, "second", BEFORE + 40)
@@ -375,9 +358,10 @@ def test_what_retention_takes_from_a_paused_flow_is_in_the_ledger(flow: Flow, to
     with running(flow.file, ready=False) as mirror:
         wait_ready(mirror)
         push(flow, topic, "first", BEFORE)
-        wait_for_records(mirror, flow, topic, BEFORE)
+        wait_for_records(mirror, flow, topic, BEFORE * PARTITIONS)
         wait_committed(mirror, flow, topic)
-        ask = pause(mirror, flow)
+        ask = Asked(mirror)
+        ask.pause(flow)
         push(flow, topic, "second", 30)
         for partition in range(PARTITIONS):
             delete_records(flow.source, topic, partition, BEFORE + 10 + partition)

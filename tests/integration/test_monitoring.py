@@ -14,7 +14,7 @@ import httpx
 import pytest
 import yaml
 
-from tests.integration.mirror_process import running, until
+from tests.integration.mirror_process import running, until, until_equal
 from tests.integration.setups import Setup
 from tests.integration.traffic import Sent, commit, wait_for_copy, write
 from tests.kit.kafka.reaper import REAPER
@@ -144,17 +144,8 @@ def test_every_panel_has_data_no_alert_is_wrong_and_a_worker_that_ends_is_notice
                     if not any(prometheus.samples(query) for query in queries)
                 }
 
-            until(
-                lambda: without_data() == WITHOUT_DATA,
-                90,
-                lambda: f"panels without data: {without_data()}",
-                alive=worker,
-            )
-            until(
-                lambda: {rule["health"] for rule in prometheus.rules()} == {"ok"},
-                90,
-                lambda: f"rules: {prometheus.rules()}",
-            )
+            until_equal(without_data, WITHOUT_DATA, alive=worker)
+            until_equal(lambda: {rule["health"] for rule in prometheus.rules()}, {"ok"})
             assert "firing" not in prometheus.alerts().values()
             groups = f'mm2py_groups{{flow="{flow.name}",state="SYNCED"}} == 1'
             until(lambda: prometheus.samples(groups), 90, "the group is synced", alive=worker)

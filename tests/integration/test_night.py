@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from mm2py_cli.flow_commands import WELL
 from tests.integration.cluster_changes import delete_topic, forbid_writing
-from tests.integration.mirror_process import Flow, Mirror, command_here, running, until
+from tests.integration.mirror_process import Flow, Mirror, command_here, running, until, until_equal
 from tests.integration.night_scenes import AT_START, SOON, at_start
 from tests.integration.rest_asking import public_url
 from tests.integration.secured import SecuredRegion
@@ -230,12 +230,7 @@ def test_a_source_that_goes_is_named_though_all_its_topics_are_paused(
             "flow", "pause", flow.name, "--topic", topic, "--url", public_url(mirror)
         )
         assert told.exit_code == 0, told.output
-        until(
-            lambda: teller.total("mm2py_partitions", state="PAUSED") == 2,
-            90,
-            "paused",
-            alive=mirror,
-        )
+        until_equal(lambda: teller.total("mm2py_partitions", state="PAUSED"), 2, alive=mirror)
         cause = f"no broker of cluster {flow.source_alias}"
         getattr(source, ends)()
         teller.wait((cause,), "FlowNotWell")

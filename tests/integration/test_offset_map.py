@@ -263,8 +263,6 @@ async def test_another_writer_is_named_and_what_requires_identical_offsets_stops
         write(flow.source, topic, [Sent(0, b"b"), Sent(1, b"b")])
         until(
             lambda: mirror.lines(r"another program with producer id -?\d+ wrote offsets 1 to 1"),
-            60,
-            "the foreign writer to be named",
             alive=mirror,
         )
         until(lambda: ends(flow.target, flow.remote(topic))[1] == 2, 60, "partition 1 to go on")
@@ -282,12 +280,7 @@ async def test_a_partition_that_cannot_have_the_same_offsets_is_not_begun(
         client.produce(topic, b"x", partition=0)
         client.commit_transaction()
     with running(flow.file, name="refused") as mirror:
-        until(
-            lambda: mirror.lines("source offset 1 has no record to copy"),
-            60,
-            "the hole",
-            alive=mirror,
-        )
+        until(lambda: mirror.lines("source offset 1 has no record to copy"), alive=mirror)
 
 
 PROPERTIES = {

@@ -26,7 +26,7 @@ from tests.integration.other_releases import region_of
 from tests.integration.rest_asking import ask, public_url
 from tests.integration.setups import Setup
 from tests.integration.sinks import PARTITIONS as SUNK
-from tests.integration.sinks import a_flow
+from tests.integration.sinks import SHORT_SESSIONS, a_flow
 from tests.integration.traffic import (
     Load,
     Sent,
@@ -182,7 +182,7 @@ def test_a_flow_that_a_group_copies_is_continued_behind_a_kill_and_a_broker_that
     source, target = (other, setup.b) if side == "source" else (setup.b, other)
     topic = setup.topic("sunk", SUNK, on=source)
     committed_only = {"consumer.override.isolation.level": "read_committed"}
-    flow = a_flow(setup.folder, source, target, topic, committed_only)
+    flow = a_flow(setup.folder, source, target, topic, committed_only, SHORT_SESSIONS)
     with Load(source, topic, SUNK, rate=400) as load:
         with Mirror(flow.file, name="first") as first:
             wait_for_progress(first, flow, topic, 500)
@@ -244,9 +244,4 @@ async def _sizes_known(region: KafkaAddress, topic: str) -> bool:
 
 
 def _wait_synced(mirror: Mirror, flow: Flow, topic: str, group: str, offset: int) -> None:
-    until(
-        lambda: committed(flow.target, group, flow.remote(topic))[0] == offset,
-        90,
-        lambda: f"{group} at {offset}: {committed(flow.target, group, flow.remote(topic))}",
-        alive=mirror,
-    )
+    until_equal(lambda: committed(flow.target, group, flow.remote(topic))[0], offset, alive=mirror)

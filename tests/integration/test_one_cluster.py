@@ -55,9 +55,12 @@ def test_a_flow_whose_source_is_its_target_is_refused_with_addresses_and_id(setu
     flow.file.write_text(text + "".join(f"{key} = {value}\n" for key, value in beside.items()))
     with running(flow.file, ready=False) as worker:
         until(lambda: flow.remote(topic) in topics_of(setup.b), 90, "the other flow", alive=worker)
-        _, flows = ask(f"{public_url(worker)}flows")
-        (refused,) = [it for it in flows if it["flow"] == flow.name]
-        assert (refused["state"], cluster_id in str(refused)) == ("FAILED", True)
+
+        def refused() -> tuple[object, bool]:
+            (view,) = [it for it in ask(f"{public_url(worker)}flows")[1] if it["flow"] == flow.name]
+            return view["state"], cluster_id in str(view)
+
+        until_equal(refused, ("FAILED", True), alive=worker)
         assert topics_of(setup.a).isdisjoint({flow.remote(topic)})
 
 

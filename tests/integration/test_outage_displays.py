@@ -65,12 +65,7 @@ class Displays:
 
     def wait_current(self) -> None:
         """Wait until everything is well."""
-        until(
-            lambda: (self.health()[0], self.lag()) == (200, (0, 0)),
-            120,
-            lambda: f"all to be well: {self.health()} {self.lag()}",
-            alive=self._mirror,
-        )
+        until_equal(lambda: (self.health()[0], self.lag()), (200, (0, 0)), alive=self._mirror)
 
 
 def test_while_clusters_are_frozen_or_dead_health_and_lag_say_so(

@@ -114,10 +114,9 @@ async def test_a_backfill_shows_progress_and_is_cancelled(browser: Browser, job_
     async with served(gated(job_rig.parts)) as url:
         await browser.open(f"{url.replace('//', '//ann:pw@')}ui/#/flows/A-%3EB/jobs")
         await browser.until_text("its driver is gone and nothing copies what is left")
-        text = await browser.text()
-        assert "70 %: 140 of 200 offsets" in text
-        assert "80 records in 8.0 KB" in text
-        assert "Partitions: 1 copying, 1 handed over." in text
+        await browser.until_text("70 %: 140 of 200 offsets")
+        await browser.until_text("80 records in 8.0 KB")
+        await browser.until_text("Partitions: 1 copying, 1 handed over.")
         bar = "document.querySelector('progress').value"
         assert await browser.evaluate(bar) == 70
         await press(browser, "Cancel")

@@ -21,7 +21,7 @@ from tests.integration.cluster_changes import (
     permit_writing,
     set_config,
 )
-from tests.integration.flow_questions import Asked, path_of, wait_for_records
+from tests.integration.flow_questions import Asked, wait_for_records
 from tests.integration.mirror_process import PROMPT, Flow, Mirror, running
 from tests.integration.night_scenes import AT_START, SOON, at_start
 from tests.integration.page_stage import (
@@ -280,7 +280,7 @@ async def test_groups_that_are_not_synced_and_a_failover_with_records_left(
             await night.at(flow.name, "groups", busy)
             await night.sees("group active", "members on the target", green=True)
             await browser.until(row_is(busy, green=False))
-        ask.done("POST", f"{path_of(flow)}/pause", topic=topic)
+        ask.pause(flow, topic=topic)
         write(setup.a, topic, numbered(0, 58))
         commit(setup.a, ahead, topic, {0: 140})
         night.broken()

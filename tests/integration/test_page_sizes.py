@@ -76,10 +76,10 @@ def many() -> Rig:
     return rig
 
 
-async def seen_at(browser: Browser, url: str, times: int = LOOKS) -> float:
+async def seen_at(browser: Browser, url: str) -> float:
     """Return the shortest of some times from the navigation to the first numbers, in ms."""
     times_ms: list[float] = []
-    for _ in range(times):
+    for _ in range(LOOKS):
         await browser.open("about:blank")
         await browser.open(url)
         await browser.until("window.seenAt")

@@ -24,10 +24,25 @@ from tests.integration.exactly_once import ENABLED
 from tests.integration.flow_questions import Asked, path_of
 from tests.integration.incarnations import Incarnation
 from tests.integration.ledger_scenes import Entry, entries, wait_for_entries
-from tests.integration.mirror_process import SHORT_SESSION, Flow, Mirror, until, write_flow
+from tests.integration.mirror_process import (
+    GROUPS,
+    SHORT_SESSION,
+    Flow,
+    Mirror,
+    until,
+    until_equal,
+    write_flow,
+)
 from tests.integration.setups import Setup
-from tests.integration.sinks import a_flow
-from tests.integration.traffic import commit, committed, copied, ends, producer, read
+from tests.integration.sinks import SHORT_SESSIONS, a_flow
+from tests.integration.traffic import (
+    commit,
+    committed,
+    ends,
+    producer,
+    read,
+    wait_for_progress,
+)
 from tests.integration.transactions import abandon, is_aborted, take_over
 from tests.kit.kafka.region import Region
 from tests.kit.matrix import matrix
@@ -40,7 +55,7 @@ PER_TICK: Final = 10
 SOME: Final = 600
 """Records of the load, about a second."""
 WHOLE_S: Final = 120.0
-GREEN_S: Final = 20.0
+GREEN_S: Final = 60.0
 """So long a flow may say that nothing is left to copy while something is: views are made of what tasks report."""
 OWN: Final = "{source}->{target}."
 STAMP: Final = "org.apache.kafka.connect.transforms.InsertHeader"
@@ -69,11 +84,6 @@ KINDS: Final[Mapping[str, Mapping[str, str]]] = {
     },
 }
 """Kinds of flows, with what their files say."""
-GROUPS: Final = {
-    OWN + "sync.group.offsets.enabled": "true",
-    OWN + "sync.group.offsets.interval.seconds": "1",
-    OWN + "emit.checkpoints.interval.seconds": "1",
-}
 
 
 class Found(NamedTuple):
@@ -99,7 +109,8 @@ class Stage:
         self.source, self.target = regions
         self.kind, self.topic, self._create = kind, topic, create
         if self.is_sink:
-            self.flow: Flow = a_flow(folder, self.source, self.target, topic, KINDS[kind])
+            own = KINDS[kind]
+            self.flow: Flow = a_flow(folder, *regions, topic, own, SHORT_SESSIONS)
         else:
             properties = {**KINDS[kind], **GROUPS, "refresh.topics.interval.seconds": "1"}
             flow = write_flow(folder, self.source, self.target, topic, properties)
@@ -123,8 +134,6 @@ class Stage:
                     len(there := ends(self.target, self.flow.remote(self.topic))) == WIDTH
                     and all(there.values())
                 ),
-                90,
-                "records of each partition",
                 alive=self.worker,
             )
             try:
@@ -159,15 +168,9 @@ class Stage:
         name = f"w{self.kills}"
         self.worker = self._workers.enter_context(Mirror(self.flow.file, name=name))
 
-    def wait_copied(self, more: int = SOME // 2) -> None:
-        """Wait until so many more records are on the target."""
-        before = copied(self.flow, self.topic)
-        until(
-            lambda: copied(self.flow, self.topic) >= before + more,
-            90,
-            lambda: f"{more} behind {before}, {copied(self.flow, self.topic)} copied",
-            alive=self.worker,
-        )
+    def wait_copied(self) -> None:
+        """Wait until half a load more is on the target."""
+        wait_for_progress(self.worker, self.flow, self.topic, SOME // 2)
 
     def ask(self, action: str, **only: str) -> None:
         """Pause or resume over REST."""
@@ -190,12 +193,7 @@ class Stage:
         until(lambda: self.topic not in topics_of(self.source), 60, "deletion")
         old.stop(deleted=True)
         if not creates:
-            until(
-                lambda: self.topic in topics_of(self.source),
-                90,
-                "the flow back creates the topic",
-                alive=self.worker,
-            )
+            until(lambda: self.topic in topics_of(self.source), alive=self.worker)
         self._next_incarnation(creates=creates)
         self.load.wait_acked(old.total + SOME)
 
@@ -332,12 +330,7 @@ class Stage:
         def there() -> dict[int, int]:
             return committed(self.target, self.group, remote)
 
-        until(
-            lambda: there() == wanted,
-            120,
-            lambda: f"the group is at {there()}, unread from {wanted} on",
-            alive=self.worker,
-        )
+        until_equal(there, wanted, alive=self.worker)
 
 
 def _of_incarnation(ledger: Sequence[Entry], number: int) -> list[Entry]:

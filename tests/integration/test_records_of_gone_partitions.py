@@ -13,7 +13,7 @@ from mm2py.config.librdkafka import SettingValue
 from mm2py_connectors.record_sender import RecordSender, SentRecord
 from tests.integration.mirror_process import running, until
 from tests.integration.setups import Setup
-from tests.integration.sinks import PARTITIONS, a_flow, group_of, wait_committed
+from tests.integration.sinks import PARTITIONS, SHORT_SESSIONS, a_flow, group_of, wait_committed
 from tests.integration.traffic import Sent as Record
 from tests.integration.traffic import assert_resumed, ends, read, wait_for_copy, write
 from tests.kit.kafka.region import KafkaAddress, Region
@@ -118,7 +118,7 @@ def test_records_of_partitions_that_moved_while_the_target_stood_still_stay_with
     setup: Setup, target: Region
 ) -> None:
     topic = setup.topic("moved", PARTITIONS)
-    flow = a_flow(setup.folder, setup.a, target, topic, {"tasks.max": "1"})
+    flow = a_flow(setup.folder, setup.a, target, topic, {"tasks.max": "1"}, SHORT_SESSIONS)
 
     def produce(start: int, count: int) -> None:
         for at in range(start, start + count, 1_000):

@@ -27,7 +27,7 @@ from tests.integration.main_job import (
     kinds,
     processes,
 )
-from tests.integration.mirror_process import Mirror, running, until
+from tests.integration.mirror_process import Mirror, running, until, until_equal
 from tests.integration.setups import Setup
 from tests.integration.traffic import (
     Load,
@@ -261,9 +261,7 @@ def test_the_page_s_policy_names_copies_groups_and_answers(setup: Setup, topic_n
     flow = setup.flow(re.escape(topic), own)
     copy = f"{topic}.from-{flow.source_alias}"
     with running(flow.file, environ={"PYTHONPATH": path}, ready=False) as mirror:
-        until(
-            lambda: committed(setup.b, group, copy) == {0: 20}, 120, "the group moves", alive=mirror
-        )
+        until_equal(lambda: committed(setup.b, group, copy), {0: 20}, alive=mirror)
     values = [record.value for log in read(setup.b, copy).values() for record in log.records]
     assert values == [b"%d" % number for number in range(50)]
     asked = subprocess.run(

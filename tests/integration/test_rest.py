@@ -107,10 +107,7 @@ def ask(
 def until_running(worker: Mirror, flow: Flow) -> None:
     path = f"/{flow.source_alias}/{flow.target_alias}/connectors/{SOURCE}/status"
     until(
-        lambda: '"state":"RUNNING"' in ask(worker, "GET", path, OPERATOR)[1],
-        WAIT_S,
-        "the connector runs",
-        alive=worker,
+        lambda: '"state":"RUNNING"' in ask(worker, "GET", path, OPERATOR)[1], WAIT_S, alive=worker
     )
 
 
@@ -292,16 +289,8 @@ def test_a_flood_on_the_internal_listener_costs_no_memory_answer_or_host(setup: 
                 assert answers()
                 assert resident_bytes(worker.pid) - before < GROWTH_BYTES
             until(
-                lambda: resident_bytes(worker.pid) - before < LASTING_BYTES,
-                START_S,
-                "memory of the flood to be given back",
-                alive=worker,
+                lambda: resident_bytes(worker.pid) - before < LASTING_BYTES, START_S, alive=worker
             )
-            until(
-                lambda: len(worker.lines("task host started pid=")) > 1,
-                START_S,
-                "a new host",
-                alive=worker,
-            )
+            until(lambda: len(worker.lines("task host started pid=")) > 1, START_S, alive=worker)
         assert len(worker.log()) < 200_000
         assert worker.stop() == 0

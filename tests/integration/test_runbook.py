@@ -267,11 +267,7 @@ def test_a_region_is_lost(operator: Operator, lost: str) -> None:
         operator.wait_until_equal()
         region.stop()
         try:
-            until(
-                lambda: "RUNNING" not in operator.run("mm2py flow list || test $? -eq 3"),
-                90,
-                "the state of the flow",
-            )
+            until(lambda: "RUNNING" not in operator.run("mm2py flow list || test $? -eq 3"))
             operator.run(look)
         finally:
             region.start()

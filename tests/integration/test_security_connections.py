@@ -3,7 +3,6 @@
 import asyncio
 import re
 import secrets
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -47,10 +46,7 @@ from tests.integration.traffic import Load, Sent, assert_equal, wait_for_copy, w
 pytestmark = [pytest.mark.faults, pytest.mark.integration, pytest.mark.timeout(300)]
 
 Properties = dict[str, str]
-SOON_S = 45.0
-"""Before the 60 s after which what may still come right is given up."""
-"""Less than every timeout: the peer has answered."""
-PATIENCE_S = 60.0
+PATIENCE_S = 90.0
 """How long a test waits for what a session's end brings."""
 WRONG = "no-way"
 STRANGER = Authority("A stranger")
@@ -237,12 +233,11 @@ async def test_a_mistake_is_named_at_once_with_the_property_to_change(
     secured: SecuredRegion, name: str
 ) -> None:
     make, said = BAD[name]
-    props = make(secured)
-    started = time.monotonic()
+    # What may still come right would be tried for longer than the test lasts.
+    props = make(secured) | {"default.api.timeout.ms": "600000"}
     with pytest.raises(ConnectionFailedError, match=said) as refusal:
-        async with connected(props):
+        async with asyncio.timeout(90), connected(props):
             pass
-    assert time.monotonic() - started < SOON_S
     assert WRONG not in str(refusal.value)
 
 

@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import subprocess
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
@@ -34,14 +33,7 @@ from tests.integration.mirror_maker_1 import (
     wait_for_records,
     write_files,
 )
-from tests.integration.mirror_process import (
-    MM2PY,
-    Flow,
-    running,
-    until,
-    until_equal,
-    write_flow,
-)
+from tests.integration.mirror_process import MM2PY, Flow, running, until, until_equal, write_flow
 from tests.integration.secured import jaas
 from tests.integration.setups import Setup
 from tests.integration.test_security_connections import admin_data_and_groups
@@ -167,11 +159,11 @@ async def test_a_mistake_is_named_at_once_with_what_to_do(
     if name == "a service of another program":
         kdc.principal("other/localhost")
     make, said = BAD[name]
-    started = time.monotonic()
+    # What may still come right would be tried for longer than the test lasts.
+    props = broker.properties("KRB", make(kdc, tmp_path)) | {"default.api.timeout.ms": "600000"}
     with pytest.raises(ConnectionFailedError, match=said):
-        async with connected(broker.properties("KRB", make(kdc, tmp_path))):
+        async with asyncio.timeout(90), connected(props):
             pass
-    assert time.monotonic() - started < 45, "before what may come right is given up"
 
 
 async def test_without_a_server_one_line_says_so_and_a_valid_ticket_still_counts(

@@ -9,6 +9,7 @@ import pytest
 from tests.integration.cluster_changes import delete_topic, topics_of
 from tests.integration.flow_questions import Asked, path_of
 from tests.integration.mirror_process import (
+    GROUPS,
     PROMPT,
     Flow,
     Mirror,
@@ -19,7 +20,6 @@ from tests.integration.mirror_process import (
 )
 from tests.integration.rest_asking import ask, public_url
 from tests.integration.setups import Setup
-from tests.integration.test_checkpoints import OFTEN
 from tests.integration.traffic import Sent, commit, committed, ends, write
 from tests.kit.kafka.region import KafkaAddress, Region
 
@@ -103,7 +103,7 @@ def test_copies_that_an_empty_alias_and_separator_leave_their_names_have_them_in
     write(setup.a, topic, [Sent(0, b"%d" % n) for n in range(100)])
     commit(setup.a, group, topic, {0: 40})
     nameless = {"replication.policy.separator": "", "source.cluster.alias": ""}
-    flow = setup.flow(topic, {**OFTEN, **PROMPT, **nameless, "groups": group})
+    flow = setup.flow(topic, {**GROUPS, **PROMPT, **nameless, "groups": group})
     with running(flow.file) as mirror:
         until_equal(lambda: committed(setup.b, group, topic), {0: 40}, alive=mirror)
         asked = Asked(mirror)
@@ -151,7 +151,7 @@ def test_the_remedy_for_a_separator_that_was_changed_on_a_running_pair_works(
     topic, group = setup.topic("orders", on=source), setup.unique("billing")
     write(source, topic, [Sent(0, b"%d" % n) for n in range(100)])
     commit(source, group, topic, {0: 40})
-    flow = setup.flow(topic, {**OFTEN, **PROMPT, "groups": group}, source=source, target=target)
+    flow = setup.flow(topic, {**GROUPS, **PROMPT, "groups": group}, source=source, target=target)
     former, copy = f"{flow.source_alias}.checkpoints.internal", flow.remote(topic)
     with running(flow.file, ready=False) as mirror:
         until_equal(lambda: committed(target, group, copy), {0: 40}, alive=mirror)

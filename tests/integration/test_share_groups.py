@@ -117,12 +117,7 @@ def flow(setup: Setup) -> tuple[Flow, str, str]:
 
 
 def until_at(region: KafkaAddress, group: str, topic: str, offset: int, worker: Mirror) -> None:
-    until(
-        lambda: start_offsets(region, group).get((topic, 0)) == offset,
-        90,
-        lambda: f"{group} at {offset}, it is {start_offsets(region, group)}",
-        alive=worker,
-    )
+    until_equal(lambda: start_offsets(region, group).get((topic, 0)), offset, alive=worker)
 
 
 def test_a_share_group_continues_with_its_next_record(flow: tuple[Flow, str, str]) -> None:
@@ -136,9 +131,7 @@ def test_a_share_group_continues_with_its_next_record(flow: tuple[Flow, str, str
         write(mirror.source, topic, numbered(RECORDS, 20))
         moved = Shares(mirror.target, mirror.remote(topic), group)
         assert moved.read(20) == list(range(RECORDS, RECORDS + 20))
-        shown = until(
-            partial(is_in_use, worker, mirror, group), 120, "a group in use", alive=worker
-        )
+        shown = until(partial(is_in_use, worker, mirror, group), alive=worker)
         assert (shown["type"], shown["state"]) == ("share", "Empty")
         # A member at the target: its offsets are its own.
         write(mirror.source, topic, numbered(RECORDS + 20, 20))
@@ -283,12 +276,7 @@ def test_groups_that_move_under_load_skip_nothing(setup: Setup) -> None:
             # A record that was given back so often is archived by the broker.
             done |= {it for it, times in member.released.items() if times >= DELIVERIES}
             member.close()
-            until(
-                partial(start_offsets, setup.b, group),
-                90,
-                "a start offset on the target",
-                alive=worker,
-            )
+            until(partial(start_offsets, setup.b, group), alive=worker)
             moved = Shares(setup.b, flow.remote(topic), group)
             delivered: set[int] = set()
             deadline = time.monotonic() + 120
@@ -322,14 +310,16 @@ def test_a_target_without_share_groups_is_logged_and_other_groups_are_synced(
     commit(setup.a, other, topic, {0: 10})
     flow = setup.flow(topic, SYNC, target=without_shares)
     with running(flow.file, ready=False) as worker:
+        until_equal(lambda: offset_of(without_shares, flow.remote(topic), other), 10, alive=worker)
+        worker.wait_for_log("share groups are not synced")
         until(
-            lambda: offset_of(without_shares, flow.remote(topic), other) == 10,
+            lambda: (
+                "target has no share groups" in str(describe(worker, flow, group)["not_synced"])
+            ),
             90,
-            "the consumer group on the target",
+            lambda: str(describe(worker, flow, group)),
             alive=worker,
         )
-        worker.wait_for_log("share groups are not synced")
-        assert "target has no share groups" in str(describe(worker, flow, group)["not_synced"])
         until_equal(lambda: flow_view(worker, flow)["state"], "RUNNING", alive=worker)
 
 

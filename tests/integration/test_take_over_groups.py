@@ -19,7 +19,7 @@ from tests.integration.failovers import Drivers
 from tests.integration.java_mm2 import DEADLINE_S, JAVA_STOPPED
 from tests.integration.ledger_scenes import entries
 from tests.integration.members import KIP_848, read_some
-from tests.integration.mirror_process import Flow, Mirror, command_here, running, until
+from tests.integration.mirror_process import GROUPS, Flow, Mirror, command_here, running, until
 from tests.integration.rest_asking import ask
 from tests.integration.setups import Setup
 from tests.integration.test_share_groups import Shares, start_offsets
@@ -32,12 +32,6 @@ pytestmark = [
     pytest.mark.timeout(580),
 ]
 
-SYNC: Final = {
-    "{source}->{target}.sync.group.offsets.enabled": "true",
-    "{source}->{target}.sync.group.offsets.interval.seconds": "1",
-    "{source}->{target}.emit.checkpoints.interval.seconds": "1",
-    "{source}->{target}.refresh.groups.interval.seconds": "1",
-}
 SIZES: Final = {"small": 120, "large": 3_400}
 
 
@@ -154,7 +148,7 @@ def test_no_group_skips_a_record_when_a_flow_takes_over_from_java(setup: Setup) 
     topics = {setup.unique(name): size for name, size in SIZES.items()}
     for topic in topics:
         setup.create_topic(setup.a, topic, 1)
-    flow = setup.flow(",".join(topics), SYNC)
+    flow = setup.flow(",".join(topics), GROUPS)
     scene = Scene(flow, topics)
     copied_by_java(scene, setup.folder)
     before = {
@@ -192,7 +186,7 @@ def test_checkpoints_of_each_kind_of_group_skip_nothing_without_syncs(setup: Set
     topic = setup.unique("not-synced")
     setup.create_topic(setup.b, topic, 1)
     off = {"{source}->{target}.sync.group.offsets.enabled": "false"}
-    flow = setup.flow(topic, SYNC | off, source=setup.b, target=setup.a)
+    flow = setup.flow(topic, GROUPS | off, source=setup.b, target=setup.a)
     scene = Scene(flow, {topic: SIZES["small"]}, syncs=False)
     copied_by_java(scene, setup.folder)
     with running(flow.file) as mirror:
@@ -430,7 +424,7 @@ def test_groups_go_there_and_back_through_the_prefixed_copies_of_java_and_skip_n
     """Java's are 0-39, ours 40-59: on the way back the place of a group in Java's is unknown, and it stays where it left."""
     topic, early, late, new = [setup.unique(it) for it in ("orders", "early", "late", "new")]
     setup.create_topic(setup.a, topic, 1)
-    flow = setup.flow(topic, SYNC)
+    flow = setup.flow(topic, GROUPS)
     copy = flow.remote(topic)
     with start_java(flow.file, setup.folder / "java.log", jvm_flags=QUICK_START_FLAGS) as java:
         write(setup.a, topic, numbered(0, 40))

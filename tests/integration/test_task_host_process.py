@@ -166,7 +166,7 @@ async def test_a_starter_that_does_not_answer_is_replaced(monkeypatch: pytest.Mo
     monkeypatch.setattr("mm2py.runtime.hosts.process.START_WITHIN_S", 0.5)
     starter = host_starter(SYSTEM_CLOCK)
     with monkeypatch.context() as patient:
-        patient.setattr("mm2py.runtime.hosts.process.START_WITHIN_S", 30)
+        patient.setattr("mm2py.runtime.hosts.process.START_WITHIN_S", 90)
         first = await starter.spawn()
     await first.greeted()
     os.kill(parent_of(first.pid), signal.SIGSTOP)

@@ -12,6 +12,7 @@ from tests.integration.flow_questions import SOURCE, Asked, path_of
 from tests.integration.java_connect import JavaConnect
 from tests.integration.ledger_scenes import entries
 from tests.integration.mirror_process import (
+    GROUPS,
     PROMPT,
     SHORT_SESSION,
     Flow,
@@ -75,7 +76,7 @@ def a_flow(
     setup: Setup, topics: str, transforms: Mapping[str, str], more: Mapping[str, str] | None = None
 ) -> Flow:
     own = {"{source}->{target}." + name: text for name, text in transforms.items()}
-    return setup.flow(topics, {**own, **SHORT_SESSION, **(more or {})})
+    return setup.flow(topics, {**own, **(more or {})})
 
 
 def merging(pattern: str, name: str) -> dict[str, str]:
@@ -121,8 +122,8 @@ def _open(record: Record) -> Sequence[tuple[str, bytes | None]]:
 async def test_dropped_records_are_holes_and_every_offset_translates_right(
     setup: Setup, topic: str
 ) -> None:
-    flow = a_flow(setup, topic, FILTERED, {"{source}.consumer.isolation.level": "read_committed"}
-    )  # fmt: skip
+    own = {**SHORT_SESSION, "{source}.consumer.isolation.level": "read_committed"}
+    flow = a_flow(setup, topic, FILTERED, own)
     first = 0
     for turn, codec in enumerate(("none", "lz4", "gzip", "zstd")):
         with Mirror(flow.file, name=f"turn-{turn}") as mirror:
@@ -153,31 +154,16 @@ def test_a_group_inside_a_dropped_stretch_continues_at_the_next_record_that_is_l
     setup: Setup, topic: str
 ) -> None:
     group = setup.unique("readers")
-    syncing = {
-        "{source}->{target}.emit.checkpoints.interval.seconds": "1",
-        "{source}->{target}.sync.group.offsets.enabled": "true",
-        "{source}->{target}.sync.group.offsets.interval.seconds": "1",
-    }
-    flow = a_flow(setup, topic, FILTERED, syncing)
+    flow = a_flow(setup, topic, FILTERED, GROUPS)
     write(setup.a, topic, [Sent(0, b"%d" % n) for n in range(50)])
     write(setup.a, topic, [Sent(0, None, b"k") for _ in range(400)])
     write(setup.a, topic, [Sent(0, b"%d" % n) for n in range(50, 60)])
     commit(setup.a, group, topic, {0: 222})
     with running(flow.file) as mirror:
         # The record behind the stretch; before its offset map is written the group is further back, never further ahead.
-        until(
-            lambda: committed(setup.b, group, flow.remote(topic)).get(0) == 50,
-            90,
-            "50",
-            alive=mirror,
-        )
+        until_equal(lambda: committed(setup.b, group, flow.remote(topic)).get(0), 50, alive=mirror)
         commit(setup.a, group, topic, {0: 453})
-        until(
-            lambda: committed(setup.b, group, flow.remote(topic)).get(0) == 53,
-            90,
-            "53",
-            alive=mirror,
-        )
+        until_equal(lambda: committed(setup.b, group, flow.remote(topic)).get(0), 53, alive=mirror)
 
 
 def wait_more(mirror: Running, region: KafkaAddress, topic: str, records: int) -> None:
@@ -202,7 +188,7 @@ def test_topics_that_are_merged_by_several_tasks_lose_nothing_in_kills_and_stops
         setup,
         f"{base}.*",
         merging(rf".*\.{base}-.*", merged),
-        {"{source}->{target}.tasks.max": "4", **(ENABLED if exactly_once else {})},
+        {"{source}->{target}.tasks.max": "4", **SHORT_SESSION, **(ENABLED if exactly_once else {})},
     )
     loads = [Load(setup.a, name, PARTITIONS, rate=RATE, mark=name.encode()) for name in names]
     with loads[0], loads[1]:
@@ -425,9 +411,7 @@ def test_a_poisoned_record_ends_the_task_behind_those_before_it_and_a_change_ove
         line = mirror.wait_for_log("task failed")
         assert f"{topic}-0 offset 50" in line
         assert "no legal name" in line
-        until(
-            lambda: committed_positions(flow, topic).get(0) == 49, 90, "what is before it", alive=mirror
-        )  # fmt: skip
+        until_equal(lambda: committed_positions(flow, topic).get(0), 49, "what is before it", alive=mirror)  # fmt: skip
         assert len(read(setup.b, other, committed=True)[0].records) == 50
         path = f"/{flow.source_alias}/{flow.target_alias}/connectors/{SOURCE}/config"
         config = ask.done("GET", path)

@@ -13,7 +13,15 @@ from typing import Any, Final, cast
 import pytest
 
 from tests.integration.exactly_once import ENABLED, assert_each_once
-from tests.integration.mirror_process import SHORT_SESSION, Flow, Mirror, running, until
+from tests.integration.flow_questions import Asked, path_of
+from tests.integration.mirror_process import (
+    SHORT_SESSION,
+    Flow,
+    Mirror,
+    running,
+    until,
+    until_equal,
+)
 from tests.integration.rest_asking import ask, public_url
 from tests.integration.setups import Setup
 from tests.integration.traffic import Sent, write
@@ -99,17 +107,11 @@ def test_new_topics_are_copied_and_displays_say_what_is_wrong(
             assert_copied(first, create_topics(1))
             until(lambda: is_told(apart, first, second, flow), 90, "what is wrong", alive=first)
             if apart == "clocks":
-                url = f"{public_url(second)}flows/{flow.source_alias}-%3E{flow.target_alias}"
-                assert ask(f"{url}/pause", "POST")[0] == 200
-                assert ask(f"{url}/resume", "POST")[0] == 200
+                for change in ("pause", "resume"):
+                    Asked(second).done("POST", f"{path_of(flow)}/{change}")
             assert first.stop() == 0
             assert_copied(second, create_topics(2))
-            until(
-                lambda: described(second, flow)["errors"] == [],
-                90,
-                lambda: str(described(second, flow)),
-                alive=second,
-            )
+            until_equal(lambda: described(second, flow)["errors"], [], alive=second)
 
 
 def is_told(apart: str, first: Mirror, second: Mirror, flow: Flow) -> bool:

@@ -277,8 +277,12 @@ def wait_for_copy(
     timeout_s: float = 90.0,
     remote: str = "",
     committed: bool = False,
+    once: bool = False,
 ) -> tuple[Logs, Logs]:
-    """Wait until the last record of every source partition is the last one on the target; both logs."""
+    """Wait until the last record of every source partition is the last one on the target; both logs.
+
+    ``committed`` reads the source so, ``once`` the copy, as of a flow that is exactly once.
+    """
     remote = remote or flow.remote(topic)
     truth = read(flow.source, topic, committed=committed)
     wanted = {p: len(log.records) for p, log in truth.items()}
@@ -287,11 +291,11 @@ def wait_for_copy(
 
     def arrived() -> bool:
         nonlocal copy, seen, truth
-        now = ends(flow.target, remote)
+        now = ends(flow.target, remote, committed=once)
         if now == seen or any(now.get(p, 0) < count for p, count in wanted.items()):
             return False
         seen = now
-        copy = read(flow.target, remote)
+        copy = read(flow.target, remote, committed=once)
         if committed and is_longer(copy, truth):
             truth = read(flow.source, topic, committed=True)
         return all(

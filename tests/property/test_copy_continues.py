@@ -439,7 +439,7 @@ async def run_to_the_end(world: World, broker: FakeBroker, kind: type[Worker] = 
             for hold in world.late:
                 hold.release()
             world.late.clear()
-            await asyncio.wait_for(running, 20)
+            await asyncio.wait_for(running, 90)
             if not life.failed:
                 return
             assert all(isinstance(it, TargetMovedError) for it in life.failed)

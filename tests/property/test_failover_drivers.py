@@ -482,9 +482,9 @@ async def test_a_driver_behind_which_another_one_has_claimed_begins_no_other_ste
     assert world.runs
 
 
-def _quiet(*, fences: bool = True, committed: bool = False) -> World:
+def _quiet(*, committed: bool = False) -> World:
     """A world in which everything is copied and nothing happens by chance."""
-    world = World(random.Random(1), fences=fences, copies=True, committed=committed)
+    world = World(random.Random(1), fences=True, copies=True, committed=committed)
     world.chance.random = lambda: 0.7  # type: ignore[method-assign] # neither writes nor "not now"
     world.source, world.position = list(range(5)), 5
     world.target = [f"copy {it}" for it in range(5)]

@@ -162,7 +162,7 @@ def play(scenario: Callable[[HostPipe, HostPipe, Recorder], Coroutine[None, None
         recorder.serve(far.channel(7))
         listening = [asyncio.create_task(end.listen()) for end in (near, far)]
         try:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(90):
                 await scenario(near, far, recorder)
         finally:
             await near.close()

@@ -182,7 +182,7 @@ async def test_no_batch_of_a_mirror_is_copied_back_and_no_other_is_dropped(seed:
         world = World(random.Random(seed * 1000 + course))
         flows = [Flow(world, number) for number in range(PARTITIONS)]
         writing = asyncio.create_task(world.live())
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(90):
             await read_all(world, flows, writing)
         for flow in flows:
             assert not world.mirrors.intersection(flow.copied)

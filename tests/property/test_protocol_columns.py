@@ -101,9 +101,7 @@ def test_rows_are_packed_alike(kernel: Kernel, seed: int) -> None:
 @relaxed
 @given(seeds, st.sampled_from([0, 1, 3, 8, 2**31 - 1]))
 def test_keys_are_spread_alike_and_as_single_ones(
-    kernel: Kernel,
-    seed: int,
-    partitions: int,
+    kernel: Kernel, seed: int, partitions: int
 ) -> None:
     rng = random.Random(seed)
     keys = [text(rng) for _ in range(20)]

@@ -25,17 +25,10 @@ class Digest(NamedTuple):
     content: str
 
 
-def write_many(
-    region: KafkaAddress,
-    topic: str,
-    counts: list[int],
-    *,
-    size: int = 60,
-    first_ms: int = 1_600_000_000_000,
-) -> None:
+def write_many(region: KafkaAddress, topic: str, counts: list[int]) -> None:
     """Write ``counts[p]`` different records to each partition p, with keys, one header, and timestamps of years ago."""
     writer = producer(region, queue_buffering_max_messages=500_000, linger_ms=50)
-    padding = b"." * size
+    padding = b"." * 60
     for number in range(max(counts)):
         for partition, count in enumerate(counts):
             if number < count:
@@ -44,7 +37,7 @@ def write_many(
                     b"%d/%d%s" % (partition, number, padding),
                     b"k%d" % (number % 1000),
                     (("n", b"%d" % number),),
-                    first_ms + number,
+                    1_600_000_000_000 + number,
                 )
                 produce(writer, topic, record)
     assert writer.flush(120) == 0

@@ -88,7 +88,6 @@ def test_a_backfill_goes_on_and_reports_what_the_source_has_deleted_meanwhile(
                 run.is_running and min(committed_positions(flow, topic).values(), default=0) > 500
             ),
             240,
-            "positions of the lanes",
         )
         run.kill()
     wait_for_days(forgetful)

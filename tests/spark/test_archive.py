@@ -34,7 +34,7 @@ from tests.integration.active_active import write_pair
 from tests.integration.cluster_changes import delete_records, delete_topic, topics_of
 from tests.integration.exactly_once import ENABLED, assert_each_once
 from tests.integration.ledger_scenes import PARTITIONS, write_compacted
-from tests.integration.mirror_process import Flow, Mirror, running, until, write_flow
+from tests.integration.mirror_process import GROUPS, Flow, Mirror, running, until, write_flow
 from tests.integration.setups import Setup
 from tests.integration.small_disk import fill, small_disk
 from tests.integration.traffic import (
@@ -52,7 +52,7 @@ from tests.integration.traffic import (
 )
 from tests.integration.transactions import kept, write_mixed, write_one
 from tests.spark.backfill_process import BackfillProcess, RestoreProcess, command, taken_over, thaw
-from tests.spark.test_stream import GROUPS, Readers
+from tests.spark.test_stream import Readers
 from tests.spark.test_verify import differences_of, report_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(900)]

@@ -10,12 +10,7 @@ from pyarrow import parquet
 
 from mm2py.types import TopicPartition
 from mm2py_jobs.archive.archive import archive_flow
-from mm2py_jobs.archive.archive_format import (
-    FileManifest,
-    Shape,
-    chain_of,
-    put_manifest,
-)
+from mm2py_jobs.archive.archive_format import FileManifest, Shape, chain_of, put_manifest
 from mm2py_jobs.archive.archive_store import ArchiveStore
 from mm2py_jobs.open_flow import flow_sides
 from mm2py_jobs.spark.session import OpenSession
@@ -103,12 +98,7 @@ def test_records_are_read_by_others(
 
 @pytest.mark.parametrize("shape", list(Shape))
 def test_of_two_runs_at_once_neither_loses_or_doubles_a_record(
-    setup: Setup,
-    lanes_session: OpenSession,
-    bucket: Bucket,
-    scheme: str,
-    place: str,
-    shape: Shape,
+    setup: Setup, lanes_session: OpenSession, bucket: Bucket, scheme: str, place: str, shape: Shape
 ) -> None:
     """They have made their plans before either has archived anything."""
     topic = setup.topic("twice", 4, config={"retention.ms": "-1"})

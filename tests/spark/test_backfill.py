@@ -23,6 +23,7 @@ from tests.integration.exactly_once import ENABLED, assert_each_once
 from tests.integration.flow_questions import Asked, path_of
 from tests.integration.ledger_scenes import Entry, entries
 from tests.integration.mirror_process import (
+    GROUPS,
     SHORT_SESSION,
     Flow,
     Mirror,
@@ -59,7 +60,6 @@ from tests.spark.backfill_process import (
     here,
     signal_process,
 )
-from tests.spark.test_stream import GROUPS
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(900)]
 
@@ -101,9 +101,7 @@ def test_a_running_flow_continues_behind_a_backfill_whose_worker_and_driver_are_
             until(lambda: copied(flow, topic) > before + 3_000, 240, "progress of the lanes")
             assert first.signal_worker(signal.SIGKILL)
             before = copied(flow, topic)
-            until(
-                lambda: copied(flow, topic) > before + 3_000, 240, "progress of the second attempt"
-            )
+            until(lambda: copied(flow, topic) > before + 3_000, 240)
             write(flow.source, topic, history(3, 300))  # behind the end of the backfill
             first.kill()
         stopped_at = copied(flow, topic)
@@ -222,11 +220,7 @@ def test_a_topic_that_is_created_again_ends_its_part_of_a_backfill_and_the_flow_
     pieces = {"{source}.consumer.max.partition.fetch.bytes": "20000"}
     flow = setup.flow(f"{mark}-.*", pieces)
     with BackfillProcess(flow, "--rate-limit", "30000") as run:  # 90 s for each
-        until(
-            lambda: run.is_running and all(copied(flow, topic) > 500 for topic in renewed),
-            240,
-            "progress of the lanes",
-        )
+        until(lambda: run.is_running and all(copied(flow, topic) > 500 for topic in renewed), 240)
         for topic, records in renewed.items():
             create_again(setup.a, setup.create_topic, topic, records)
         ended = run.wait()

@@ -167,16 +167,10 @@ def test_a_follower_sends_on_and_the_driver_of_a_killed_worker_ends_in_order(
     with Mirror(flow.file, name="one") as one, Mirror(flow.file, name="two") as two:
         workers = {it: Backfills(it) for it in (one, two)}
         add_topic(workers[one], flow, topic)
-        leader = until(
-            lambda: next((it for it in workers if it.lines("this worker leads")), None),
-            120,
-            "leader",
-        )
+        leader = until(lambda: next((it for it in workers if it.lines("this worker leads")), None))
         follower = two if leader is one else one
         # Until the rebalances of the start are over there is no leader to send it on to.
-        status, planned = until(
-            lambda: _unless_momentary(workers[follower].plan(flow)), 90, "both know the leader"
-        )
+        status, planned = until(lambda: _unless_momentary(workers[follower].plan(flow)))
         assert status == 201, planned
         identifier = planned["id"]
         workers[follower].change(identifier, "start")
@@ -189,9 +183,7 @@ def test_a_follower_sends_on_and_the_driver_of_a_killed_worker_ends_in_order(
         until(lambda: rest.show(identifier)["state"] == "FAILED", 120, "a failed backfill")
         assert "stopped" in rest.show(identifier)["cause"]
         assert copied(flow, topic) < RECORDS
-        until(
-            lambda: rest.ask(f"backfills/{identifier}:start", "POST")[0] == 202, 90, "a new leader"
-        )
+        until_equal(lambda: rest.ask(f"backfills/{identifier}:start", "POST")[0], 202)
         rest.wait_for(identifier, "RUNNING", 1)
         rest.change(identifier, "cancel")
         rest.wait_for(identifier, "CANCELLED")

@@ -229,7 +229,6 @@ def test_a_stream_that_is_refused_says_so_as_long_as_that_lasts_and_goes_on_when
                 until(
                     lambda: len(stream.lines("term ended")) > ended + 1 and guest.is_held(),
                     180,
-                    "the cause in a later term",
                     alive=stream,
                 )
             guest.let_in()

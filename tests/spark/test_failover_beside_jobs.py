@@ -7,7 +7,7 @@ import pytest
 
 from mm2py_cli.output import UNHEALTHY
 from tests.integration.failovers import Drivers, failover_of
-from tests.integration.mirror_process import MM2PY, Flow, running, until
+from tests.integration.mirror_process import MM2PY, Flow, running, until_equal
 from tests.integration.setups import Setup
 from tests.integration.traffic import (
     Sent,
@@ -79,13 +79,9 @@ def test_a_stream_and_a_failover_refuse_each_other_and_a_dead_stream_is_ended_by
         cancelled = cancel_stream(flow)
         assert cancelled.returncode == 0, cancelled
         # It may be refused until the workers have taken back what the stream had.
-        until(
-            lambda: (
-                drivers.run("failover", "--execute", "--settle", "1", kill_at="DRAIN").code
-                == -signal.SIGKILL
-            ),
-            90,
-            lambda: drivers.said[-1],
+        until_equal(
+            lambda: drivers.run("failover", "--execute", "--settle", "1", kill_at="DRAIN").code,
+            -signal.SIGKILL,
         )
         late = stream_of(flow, name="late")
         assert late.wait(120) == 3, late.tail()

@@ -15,6 +15,7 @@ from mm2py_jobs.copy.dealing import DealtWork, answers_of
 from mm2py_jobs.copy.leaders import LedPartition
 from mm2py_jobs.spark.lane_gate import LaneGate
 from mm2py_jobs.spark.session import OpenSession, run_lanes
+from tests.integration.mirror_process import until_equal
 from tests.integration.setups import Setup
 from tests.integration.traffic import Sent, write
 from tests.spark import lane_functions
@@ -119,8 +120,13 @@ def test_a_backfill_is_named_by_flow_and_topic_and_its_bytes_are_gauges(
     ended = command(flow, "run", "--master", "local[2]")
     assert ended.code == 0, ended.err
     named = f"{flow.name} backfill {ended.report['id']}: {topic}"
-    found = page(lanes_session, f"{API}/jobs")
-    assert [it["status"] for it in found if it.get("description") == named] == ["SUCCEEDED"]
+
+    def states() -> list[str]:
+        found = page(lanes_session, f"{API}/jobs")
+        return [it["status"] for it in found if it.get("description") == named]
+
+    # Spark's page learns of ends from a queue.
+    until_equal(states, ["SUCCEEDED"], "the job on Spark's page")
     now = gauges(lanes_session)
     assert (now["offsets_total"], now["offsets_done"], now["records"]) == (1_000, 1_000, 1_000)
     assert now["bytes"] > 1_000

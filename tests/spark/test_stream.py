@@ -19,7 +19,7 @@ from tests.integration.earlier_build import PRESENT, Build
 from tests.integration.exactly_once import ENABLED, assert_each_once
 from tests.integration.flow_questions import Asked, path_of
 from tests.integration.ledger_scenes import HOUR_MS, entries
-from tests.integration.mirror_process import SHORT_SESSION, Flow, Mirror, until
+from tests.integration.mirror_process import GROUPS, SHORT_SESSION, Flow, Mirror, until, until_equal
 from tests.integration.setups import Setup
 from tests.integration.traffic import (
     Load,
@@ -236,20 +236,13 @@ def test_a_flow_moves_between_worker_and_stream_without_a_gap(setup: Setup, orde
         asked.done("PATCH", path_of(flow), {"config": {"flow.engine": "spark"}})
         until(
             lambda: "no mm2py stream" in str(asked.done("GET", path_of(flow))["errors"]),
-            120,
-            "the worker to report that no stream runs",
             alive=mirror,
         )
         wait_for_progress(mirror, flow, orders, 2_000)  # until a stream has its partitions
         with stream_of(flow, "--term", "8") as stream:
             stream.wait_for_log(BEGUN, 300)
             wait_for_progress(stream, flow, orders, 6_000)
-            until(
-                lambda: asked.done("GET", path_of(flow))["state"] == "RUNNING",
-                120,
-                lambda: f"a flow in order: {asked.done('GET', path_of(flow))}",
-                alive=mirror,
-            )
+            until_equal(lambda: asked.done("GET", path_of(flow))["state"], "RUNNING", alive=mirror)
             assert asked.done("GET", path_of(flow))["engine"] == "spark"
             paused_alone(asked, stream, flow, orders)
             asked.done("PATCH", path_of(flow), {"config": {"flow.engine": "worker"}})
@@ -314,14 +307,6 @@ class Readers:
 
 def _behind(log: Log, offset: int) -> list[Record]:
     return log.records[bisect_left(log.offsets, offset) :]
-
-
-GROUPS: Final = {
-    "{source}->{target}.sync.group.offsets.enabled": "true",
-    "{source}->{target}.sync.group.offsets.interval.seconds": "1",
-    "{source}->{target}.emit.checkpoints.interval.seconds": "1",
-    "{source}->{target}.refresh.groups.interval.seconds": "1",
-}
 
 
 @pytest.mark.chaos

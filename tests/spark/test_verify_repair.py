@@ -25,7 +25,7 @@ from tests.integration.cluster_changes import delete_topic, topics_of
 from tests.integration.exactly_once import ENABLED, assert_each_once, wait_for_committed
 from tests.integration.flow_questions import Asked, path_of
 from tests.integration.members import READ_OF_60, place_of, read_next
-from tests.integration.mirror_process import MM2PY, Flow, running, until
+from tests.integration.mirror_process import GROUPS, MM2PY, Flow, running, until, until_equal
 from tests.integration.setups import Setup
 from tests.integration.test_quotas import throttled
 from tests.integration.traffic import Sent, ends, numbered, producer, read, wait_for_copy, write
@@ -132,8 +132,6 @@ def test_copies_of_a_topic_that_was_deleted_on_the_target_are_missing_and_made_a
         write(flow.source, topic, records(100, 2_000))
         until(
             lambda: copy in topics_of(flow.target) and ends(flow.target, copy).get(0) == 100,
-            120,
-            "the flow copies on",
             alive=mirror,
         )
     for tier in "0", "1", "2":
@@ -298,12 +296,7 @@ def test_a_copy_with_foreign_records_is_made_again_beside_a_running_flow_only_wi
     assert len(read(flow.target, copy)[0].records) == 2_001, "nothing was deleted"
     with running(flow.file) as mirror:
         write(flow.source, topic, [*records(100, 2_000), *records(100, 2_000, partition=1)])
-        until(
-            lambda: len(read(flow.target, copy)[1].records) == 2_100,
-            90,
-            "the flow copies on",
-            alive=mirror,
-        )
+        until_equal(lambda: len(read(flow.target, copy)[1].records), 2_100, alive=mirror)
         asked = Asked(mirror)
         asked.done("POST", f"{path_of(flow)}/pause", topic=topic, partition=0)
         code, report, errors = verify(flow, "--repair", "--delete-copies")
@@ -315,12 +308,7 @@ def test_a_copy_with_foreign_records_is_made_again_beside_a_running_flow_only_wi
         assert code == 0, errors
         assert report["equal"] is True
         write(flow.source, topic, records(100, 2_100))
-        until(
-            lambda: len(read(flow.target, copy)[0].records) >= 2_200,
-            90,
-            "the flow continues behind the repair",
-            alive=mirror,
-        )
+        until(lambda: len(read(flow.target, copy)[0].records) >= 2_200, alive=mirror)
     truth, made_again = read(flow.source, topic), read(flow.target, copy)
     assert made_again[0].records == truth[0].records
     assert made_again[0].offsets == list(range(2_101, 4_301))
@@ -358,7 +346,6 @@ def test_a_repair_that_was_killed_is_continued_by_the_next_backfill_and_doubles_
         until(
             lambda: ends(flow.target, copy).get(0, 0) > 2_001 + 200 or process.poll() is not None,
             200,
-            "records are copied again",
         )
         assert process.poll() is None, "it was faster"
     finally:
@@ -379,18 +366,10 @@ def test_a_repair_that_was_killed_is_continued_by_the_next_backfill_and_doubles_
     assert (code, report["equal"]) == (0, True), errors
 
 
-SYNC: Final = {
-    "{source}->{target}.sync.group.offsets.enabled": "true",
-    "{source}->{target}.sync.group.offsets.interval.seconds": "1",
-    "{source}->{target}.emit.checkpoints.interval.seconds": "1",
-    "{source}->{target}.refresh.groups.interval.seconds": "1",
-}
-
-
 def test_groups_of_each_kind_are_moved_to_the_copies_that_were_made_again(setup: Setup) -> None:
     """The new copies have other offsets: each group gets its next unread record there, none skipped."""
     topic = setup.unique("moved")
-    flow = setup.flow(topic, SYNC)
+    flow = setup.flow(topic, GROUPS)
     copy = flow.remote(topic)
     setup.create_topic(setup.a, topic, 1)
     write(setup.a, topic, numbered(0, 60))

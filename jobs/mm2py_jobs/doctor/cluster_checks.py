@@ -466,20 +466,18 @@ async def leaders(flow: Examined) -> AsyncIterator[Row]:
         ]
         describe = f"kafka-topics.sh --bootstrap-server {opened.servers} --describe"
         if none:
-            yield Row(
-                Level.ERROR,
+            yield Level.ERROR.row(
                 f"{opened.alias}: no leader, so neither read nor written: {some(none)}",
                 f"start the brokers that have them: {describe} --unavailable-partitions",
             )
         if few:
-            yield Row(
-                Level.ERROR,
+            yield Level.ERROR.row(
                 f"{opened.alias}: fewer replicas in sync than min.insync.replicas, so not written: "
                 f"{some(few)}",
                 f"start their other brokers: {describe} --under-min-isr-partitions",
             )
         if not none and not few:
-            yield Row(Level.OK, f"{opened.alias}: leaders of {len(partitions)} partitions")
+            yield Level.OK.row(f"{opened.alias}: leaders of {len(partitions)} partitions")
 
 
 async def internal_topics(flow: Examined) -> AsyncIterator[Row]:

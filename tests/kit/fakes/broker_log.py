@@ -60,13 +60,13 @@ class _Producer:
 class PartitionLog:
     """One partition."""
 
-    def __init__(self, *, max_message_bytes: int = 1_048_588) -> None:
+    def __init__(self) -> None:
         self.batches: list[StoredBatch] = []
         self.start = 0
         self.end = 0
         self.leader_epoch = 0
         self.open_transaction_at = -1
-        self.max_message_bytes = max_message_bytes
+        self.max_message_bytes = 1_048_588
         self.refusal = NONE
         """Why no batch is taken."""
         self._producers: dict[int, _Producer] = {}

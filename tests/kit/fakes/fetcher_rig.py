@@ -20,7 +20,7 @@ from tests.kit.fakes.broker import FakeBroker
 from tests.kit.lines.delay_proxy import DelayProxy
 
 FETCH = 1
-_WITHIN_S = 30
+_WITHIN_S = 90
 FIRST, SECOND = TopicPartition("t", 0), TopicPartition("t", 1)
 
 

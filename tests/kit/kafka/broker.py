@@ -22,7 +22,7 @@ from tests.kit.kafka.ports import brokers_listed
 from tests.kit.kafka.reaper import REAPER
 
 STOP_TIMEOUT_S: Final = 30.0
-FORMAT_TIMEOUT_S: Final = 60.0
+FORMAT_TIMEOUT_S: Final = 90.0
 _POLL_S: Final = 0.02
 _STOPS_S: Final = 5.0
 _TAIL_LINES: Final = 30

@@ -38,25 +38,20 @@ def java_command(
     group: Group = "tools",
     jvm_args: Sequence[str] = (),
     classpath: Sequence[Path] = (),
-    light: bool = True,
 ) -> list[str]:
-    """Return the command line that runs a class of the jars; ``classpath`` comes before the jars.
-
-    ``light`` starts sooner and peaks lower; benches take the JVM as it comes.
-    """
+    """Return the command line that runs a class of the jars; ``classpath`` comes before the jars."""
     jars = os.pathsep.join(str(path) for path in (*classpath, *fetch_jars(group)))
     java = str(find_java().executable)
-    return [java, *(LIGHT_JVM if light else ()), *jvm_args, "-cp", jars, main_class, *args]
+    return [java, *LIGHT_JVM, *jvm_args, "-cp", jars, main_class, *args]
 
 
 def run_java(
     main_class: str,
     *args: str,
     group: Group = "tools",
-    jvm_args: Sequence[str] = (),
     classpath: Sequence[Path] = (),
     stdin: str = "",
-    timeout_s: float = 60,
+    timeout_s: float = 120,
 ) -> JavaResult:
     """Run a class of the jars to its end; text goes in and out as UTF-8.
 
@@ -67,7 +62,7 @@ def run_java(
         main_class,
         *args,
         group=group,
-        jvm_args=("-Dfile.encoding=UTF-8", "-Dstdout.encoding=UTF-8", *jvm_args),
+        jvm_args=("-Dfile.encoding=UTF-8", "-Dstdout.encoding=UTF-8"),
         classpath=classpath,
     )
     try:
@@ -85,13 +80,10 @@ def run_java(
     return JavaResult(done.returncode, done.stdout, done.stderr)
 
 
-def compile_java(
-    sources: Sequence[Path], into: Path, *, group: Group = "tools", timeout_s: float = 120
-) -> None:
-    """Compile Java 17 sources against the jars of ``group``; a JRE is enough."""
-    jars = os.pathsep.join(str(path) for path in fetch_jars(group))
+def compile_java(sources: Sequence[Path], into: Path) -> None:
+    """Compile Java 17 sources against the jars of the tools; a JRE is enough."""
+    jars = os.pathsep.join(str(path) for path in fetch_jars("tools"))
     files = [str(source) for source in sources]
     options = ["-17", "-proc:none", "-nowarn", "-encoding", "UTF-8", "-d", str(into), "-cp", jars]
     compiler = "org.eclipse.jdt.internal.compiler.batch.Main"
-    result = run_java(compiler, *options, *files, group="compiler", timeout_s=timeout_s)
-    result.check()
+    run_java(compiler, *options, *files, group="compiler").check()

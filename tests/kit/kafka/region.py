@@ -29,7 +29,7 @@ from tests.kit.kafka.reaper import REAPER
 from tests.kit.kafka.server_properties import Listener, NodePorts, server_properties
 
 MIN_FREE_BYTES: Final = 2 << 30
-READY_TIMEOUT_S: Final = 60.0
+READY_TIMEOUT_S: Final = 120.0
 _TRIES: Final = 4
 _KAFKA_JAR: Final = re.compile(r"kafka_2\.\d+-(\d+)\.(\d+)\.")
 _FIRST_KRAFT: Final = (3, 3)

@@ -35,7 +35,7 @@ _QUEUE_BYTES: Final = 64 * 1024 * 1024
 """Packets held in one direction, above rate x delay of any test; as in a router, what comes beyond is dropped."""
 
 _QUEUE_PACKETS: Final = "10000"
-_START_TIMEOUT_S: Final = 10.0
+_START_TIMEOUT_S: Final = 90.0
 _TUN: Final = Path("/dev/net/tun")
 
 

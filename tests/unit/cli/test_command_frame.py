@@ -28,10 +28,7 @@ def run(*arguments: str) -> tuple[int, list[tuple[Options, Output, bool]]]:
     taken: list[tuple[Options, Output, bool]] = []
 
     def command(
-        options: Options,
-        *,
-        whole: Annotated[bool, typer.Option("--all")] = False,
-        printer: Printer,
+        options: Options, *, whole: Annotated[bool, typer.Option("--all")] = False, printer: Printer
     ) -> int:
         if options.begins == "never":
             raise UsageError("--from never")

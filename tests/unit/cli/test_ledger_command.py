@@ -67,16 +67,16 @@ def a_broker(records: list[NewRecord] | None) -> Generator[int]:
         broker.append(TopicPartition(TOPIC, 0), data)
 
     broker = FakeBroker(topics={TOPIC: 1} if records is not None else {"t": 1})
-    asyncio.run_coroutine_threadsafe(broker.start(), loop).result(10)
+    asyncio.run_coroutine_threadsafe(broker.start(), loop).result(90)
     try:
         if records:
             data = bytes(encode_batch(records))
-            asyncio.run_coroutine_threadsafe(fill(data), loop).result(10)
+            asyncio.run_coroutine_threadsafe(fill(data), loop).result(90)
         yield broker.port
     finally:
-        asyncio.run_coroutine_threadsafe(broker.stop(), loop).result(10)
+        asyncio.run_coroutine_threadsafe(broker.stop(), loop).result(90)
         loop.call_soon_threadsafe(loop.stop)
-        thread.join(10)
+        thread.join(90)
         loop.close()
 
 

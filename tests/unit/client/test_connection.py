@@ -155,7 +155,7 @@ async def test_an_idle_connection_closes_itself() -> None:
             BufferPool(),
             on_closed=lambda _, reason, in_flight: closed.put_nowait((reason, in_flight)),
         )
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(90):
             assert await closed.get() == ("idle", 0)
 
 
@@ -550,7 +550,7 @@ async def test_a_hundred_renewed_logins_leave_nothing_behind_and_lose_no_request
         connection = await BrokerConnection.open("127.0.0.1", port, PLAIN, BufferPool())
         await connection.ping(20)
         before = len(asyncio.all_tasks()), len(_timers(loop))
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(90):
             while sessions.logins < 100:
                 await connection.ping(1)
         assert not connection.closed
@@ -577,6 +577,6 @@ async def test_a_login_that_a_defect_keeps_from_being_renewed_ends_the_connectio
         monkeypatch.setattr(Credentials, "log_in", broken)
         sessions.speaks.clear()
         with pytest.raises(ConnectionFailedError, match="login not renewed"):
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(90):
                 await connection.ping(1)
         sessions.speaks.set()

@@ -270,12 +270,12 @@ def passed(rig: Rig, offset: int) -> bool:
     return rig.fetcher.position(FIRST) > offset
 
 
-async def read_whole(rig: Rig, end: int, *tps: TopicPartition, start: int = 0) -> None:
+async def read_whole(rig: Rig, end: int, *tps: TopicPartition) -> None:
     """Read these (FIRST) to their end, once and in order, and without a loss."""
     for tp in tps or (FIRST,):
         await rig.until(partial(ended, rig, tp, end))
         await rig.take()
-        assert rig.read[tp] == list(range(start, end))
+        assert rig.read[tp] == list(range(end))
     assert (rig.gaps, rig.failed) == ([], [])
 
 

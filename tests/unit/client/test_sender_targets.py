@@ -425,7 +425,7 @@ async def test_while_a_broker_is_asked_whether_it_is_distant_no_compressed_batch
         return take(lane, plan)
 
     monkeypatch.setattr(SenderLane, "take", noted)
-    async with distant() as rig, asyncio.timeout(20):
+    async with distant() as rig, asyncio.timeout(90):
         rounds = 0
         while not {node.ASKED, node.DISTANT} <= set(plans):
             rig.enqueue_all()

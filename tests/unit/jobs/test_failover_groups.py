@@ -126,7 +126,7 @@ async def test_groups_are_moved_side_by_side(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("mm2py_jobs.failover.groups.GroupAdmin", DistantGroups)
     offset = OffsetToCommit("orders", 0, 5)
     groups = Groups(CONSUMER_GROUPS, {f"g{it}": {ORDERS: offset} for it in range(120)})
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(90):
         moves = await move_all(cast("FailoverClusters", SameNames()), groups, writes=True)
     assert [it.group for it in moves] == sorted(groups.offsets)
     assert [it.group for it in moves if it.left or it.moved != 1] == ["g7"]

@@ -743,7 +743,7 @@ async def test_the_ages_of_what_is_not_copied_are_asked_side_by_side(
     tails = [
         Tail(topic=it, partition=number, start=number, end=100) for number, it in enumerate(names)
     ]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(90):
         ages = await source._asked_ages(tails)
     assert ages == {"orders": clusters.clock.now_ms(), "unknown": None}
 

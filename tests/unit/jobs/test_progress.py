@@ -299,8 +299,7 @@ async def test_what_was_heard_of_a_job_goes_with_its_record(again: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "lines"),
-    [("census:%d", 1), ("progress:verify:%d", 3), ("job", 3)],
+    ("key", "lines"), [("census:%d", 1), ("progress:verify:%d", 3), ("job", 3)]
 )
 async def test_a_kind_of_record_of_a_newer_version_is_logged_once(
     key: str, lines: int, caplog: pytest.LogCaptureFixture

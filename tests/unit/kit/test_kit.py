@@ -130,7 +130,7 @@ def test_a_forked_worker_has_its_words_its_session_and_its_exit_code(
     server: ForkServer, tmp_path: Path
 ) -> None:
     process, log = started(server, tmp_path, "--no-such-option")
-    assert (process.wait(60), process.poll()) == (2, 2)
+    assert (process.wait(90), process.poll()) == (2, 2)
     assert log.read_text().startswith("connect-mirror-maker-py: ")
     file = tmp_path / "mm2.properties"
     file.write_text("clusters = a, b\nbootstrap.servers = 127.0.0.1:9\na->b.enabled = true\n")
@@ -139,7 +139,7 @@ def test_a_forked_worker_has_its_words_its_session_and_its_exit_code(
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(0)
     os.killpg(process.pid, signal.SIGKILL)
-    assert process.wait(60) == -signal.SIGKILL
+    assert process.wait(90) == -signal.SIGKILL
     process.send_signal(signal.SIGTERM)  # it is gone
 
 
@@ -153,7 +153,7 @@ def test_the_exit_code_of_a_process_is_not_that_of_a_later_one_of_its_id(tmp_pat
     second = server.start("", [], tmp_path / "log")
     assert second.poll() is None
     there.sendall(b"[7, 0]\n")
-    assert (first.wait(5), second.wait(5)) == (3, 0)
+    assert (first.wait(90), second.wait(90)) == (3, 0)
     here.close()
     there.close()
 
@@ -187,7 +187,7 @@ def test_a_killed_process_leaves_no_child_of_children_and_no_disk_behind(tmp_pat
         children = [int(pid) for pid in owner.stdout.readline().split()]
         owner.send_signal(signal.SIGKILL)
     assert len(children) == 2
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 90
     while folder.exists() or any(map(is_running, children)):
         assert time.monotonic() < deadline, "something is left"
         time.sleep(0.05)
@@ -228,7 +228,7 @@ def test_a_line_is_late_stalls_one_way_and_is_reset(echo: int, way: Way) -> None
     with DelayProxy() as line:
         port = line.front(echo)
         line.set_round_trip(0.1)
-        with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
+        with socket.create_connection(("127.0.0.1", port), timeout=90) as connection:
             began = time.monotonic()
             ask(connection, b"ping")
             assert time.monotonic() - began >= 0.1
@@ -238,13 +238,13 @@ def test_a_line_is_late_stalls_one_way_and_is_reset(echo: int, way: Way) -> None
             connection.settimeout(0.1)
             with pytest.raises(TimeoutError):
                 connection.recv(1)
-            connection.settimeout(60)
+            connection.settimeout(90)
             line.heal()
             assert connection.recv(6) == b"during"
             line.reset()
             with pytest.raises(ConnectionResetError):
                 connection.recv(1)
-        with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
+        with socket.create_connection(("127.0.0.1", port), timeout=90) as connection:
             ask(connection, b"after")
 
 

@@ -229,13 +229,12 @@ def selection(
     accept: bool = True,
     heartbeats: bool = True,
     source: str = "source",
-    target: str = "target",
 ) -> TopicSelection:
     return TopicSelection(
         policy_from_config({"source.cluster.alias": source} | (config or {})),
         Everything(accept=accept),
         source_alias=source,
-        target_alias=target,
+        target_alias="target",
         replicate_heartbeats=heartbeats,
     )
 

@@ -190,9 +190,7 @@ ROWS: Final[Sequence[_Row]] = (
     _row(f"get {_C}/topics", {200: _map(_all(topics=_list(TEXT)))}),
     _row(f"put {_C}/topics/reset", {202: None}),
     _row(
-        "get /connector-plugins",
-        {200: _list(_PLUGIN)},
-        query=(_query("connectorsOnly", *_FLAGS),),
+        "get /connector-plugins", {200: _list(_PLUGIN)}, query=(_query("connectorsOnly", *_FLAGS),)
     ),
     _row(f"get {_P}", {200: _list(_KEY)}, (400, 404)),
     _row(f"put {_P}/validate", {200: _INFOS}, (400,), _CONFIG),

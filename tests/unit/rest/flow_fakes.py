@@ -37,15 +37,7 @@ from mm2py.types import FlowName, TaskId, TopicPartition
 from mm2py_jobs.copy.backfill_jobs import BackfillService
 from mm2py_jobs.copy.backfill_routes import backfill_router
 from tests.unit.rest.job_fakes import FakeCommands
-from tests.unit.rest.rest_fakes import (
-    SOURCE,
-    FakeHerder,
-    Reply,
-    ask,
-    flow,
-    parts_of,
-    state,
-)
+from tests.unit.rest.rest_fakes import SOURCE, FakeHerder, Reply, ask, flow, parts_of, state
 
 AB, BA = flow("A", "B"), flow("B", "A")
 NAME = "MirrorSourceConnector"
@@ -147,8 +139,8 @@ class Leader(FakeHerder):
 class Peers:
     """Answers by URL; an exception is raised."""
 
-    def __init__(self, answers: Mapping[str, NodeSnapshot | Exception] | None = None) -> None:
-        self.answers: Mapping[str, NodeSnapshot | Exception] = answers or {}
+    def __init__(self) -> None:
+        self.answers: Mapping[str, NodeSnapshot | Exception] = {}
 
     async def __call__(self, url: str, key: SessionKey) -> NodeSnapshot:
         answer = self.answers[url]
@@ -283,12 +275,7 @@ class Rig:
         topic = self.topics.setdefault(name, MemoryTopic(f"mm2py-flows.{name.source}.internal"))
         self.files[name] = {NAME: texts, **self.beside}
         table = self.tables[name] = MemoryTable(topic)
-        store = FlowOverridesStore(
-            table,
-            self.files[name],
-            clock=FakeClock(),
-            by_file=by_file,
-        )
+        store = FlowOverridesStore(table, self.files[name], clock=FakeClock(), by_file=by_file)
         herder = Leader(flow=name)
         if configured:
             whole: dict[str, str | None] = dict(texts)

@@ -48,7 +48,7 @@ from tests.unit.runtime.herder_fakes import FLOW, Cluster, TestConnector
 from tests.unit.runtime.runtime_fakes import EagerClock, FakeLoggers
 
 NAME: Final = "MirrorSourceConnector"
-REQUEST_S: Final = 20.0
+REQUEST_S: Final = 90.0
 CALM_TURNS: Final = 5_000
 CONFIG: Final[Mapping[str, str]] = {
     "name": NAME,
@@ -151,11 +151,7 @@ class PaperWorker:
         if dedicated:
             backfills = BackfillStore(MemoryTable(MemoryTopic("mm2py-backfill.A.internal")))
             topic = MemoryTopic("mm2py-flows.A.internal")
-            overrides = FlowOverridesStore(
-                MemoryTable(topic),
-                {NAME: CONFIG},
-                clock=cluster.clock,
-            )
+            overrides = FlowOverridesStore(MemoryTable(topic), {NAME: CONFIG}, clock=cluster.clock)
 
         def editor(_config: Mapping[str, str]) -> OffsetEditor:
             return OffsetEditor(offsets, plugins.find)

@@ -264,7 +264,7 @@ def test_a_worker_knows_whether_its_stores_are_good_for_other_workers() -> None:
 # -- rest connections -------------------------------------------------------------------------------
 
 LIMIT = 8
-WITHIN_S = 10.0
+WITHIN_S = 90.0
 Pair = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
@@ -285,8 +285,8 @@ async def gone(pair: Pair) -> bytes:
         writer.close()
 
 
-def body_head(path: str, length: int, headers: str = "") -> bytes:
-    return f"PUT {path} HTTP/1.1\r\nHost: {LOCAL}\r\nContent-Length: {length}\r\n{headers}\r\n".encode()
+def body_head(path: str, length: int) -> bytes:
+    return f"PUT {path} HTTP/1.1\r\nHost: {LOCAL}\r\nContent-Length: {length}\r\n\r\n".encode()
 
 
 def lengths(reader: BodyReader) -> ASGIApp:
@@ -348,7 +348,7 @@ async def test_requests_under_way_are_not_closed_for_newer_connections() -> None
 async def test_a_head_that_does_not_come_ends_the_connection(
     begin: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(GuardedProtocol, "head_s", 0.25)
+    monkeypatch.setattr(GuardedProtocol, "head_s", 1.0)
     async with serving(public_app(parts_of())) as ((url,), _):
         answer = await gone(await stranger(url, begin))
         assert answer.startswith(b"HTTP/1.1 200" if b"health" in begin else b"")
@@ -362,7 +362,7 @@ async def test_unsigned_bodies_on_the_internal_listener_are_answered_unread() ->
 
 
 async def test_a_body_that_does_not_come_is_a_408_at_its_deadline() -> None:
-    reader = BodyReader(100, at_once=1, deadline_s=0.05)
+    reader = BodyReader(100, at_once=1, deadline_s=0.5)
 
     async with serving(lengths(reader)) as ((url,), client):
         pairs = [await stranger(url, body_head("/", 100) + b"x") for _ in range(3)]

@@ -335,7 +335,7 @@ def test_nothing_is_good_while_nothing_is_copied(tmp_path: Path) -> None:
     pairs = [(picture(seeded), picture(seeded)) for _ in range(PICTURES)]
     told = subprocess.run(
         ["node", str(tmp_path / "said.js")],
-        input=json.dumps(pairs), capture_output=True, text=True, timeout=60, check=True,
+        input=json.dumps(pairs), capture_output=True, text=True, timeout=90, check=True,
     ).stdout  # fmt: skip
     wrong = [
         (flow, other, said)

@@ -114,8 +114,8 @@ def errant(tolerance: str) -> ErrantRecords:
     return ErrantRecords("files", 0, errors, clock=EagerClock())
 
 
-def a_chain(config: Mapping[str, str], tolerance: str = "none") -> TransformChain:
-    return TransformChain(steps_of(config), errant(tolerance).transformed)
+def a_chain(config: Mapping[str, str]) -> TransformChain:
+    return TransformChain(steps_of(config), errant("none").transformed)
 
 
 def one(type_: str, **keys: str) -> TransformChain:

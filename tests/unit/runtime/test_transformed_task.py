@@ -499,7 +499,7 @@ async def test_a_slow_transform_sees_no_further_record_after_the_end_of_its_task
 
     def slow(record: SinkRecord) -> SinkRecord:
         seen.append(record)
-        go.wait(30)
+        go.wait(100)
         return record
 
     flow = Flow(_step(slow), _from(S, _batch(0, b"a", b"b", b"c"), _batch(3, b"d")))
@@ -507,7 +507,7 @@ async def test_a_slow_transform_sees_no_further_record_after_the_end_of_its_task
     await flow.running.stop(5)
     thread = next(it for it in threading.enumerate() if it.name.startswith("transforms"))
     go.set()
-    thread.join(5)
+    thread.join(90)
     assert not thread.is_alive()
     assert len(seen) == 1
     assert flow.position("orders") is None
@@ -522,7 +522,7 @@ async def test_what_the_chain_has_when_a_gap_stops_its_partition_is_copied_still
 
     def slow(record: SinkRecord) -> SinkRecord:
         seen.set()
-        go.wait(30)
+        go.wait(100)
         return record
 
     flow = Flow(

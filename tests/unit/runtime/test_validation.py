@@ -56,12 +56,11 @@ def _validator(
 def _infos(
     changes: Mapping[str, str | None],
     *,
-    plugin: str | None = None,
     policy: OverridePolicy = ALL_OVERRIDES,
     secrets: tuple[str, ...] = (),
 ) -> ConfigInfos:
     validator = _validator(policy, *secrets)
-    return asyncio.run(validator.validate({**GOOD, **changes}, plugin=plugin))
+    return asyncio.run(validator.validate({**GOOD, **changes}))
 
 
 def errors(found: ConfigInfos) -> dict[str, list[str]]:

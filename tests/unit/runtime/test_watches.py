@@ -97,9 +97,7 @@ async def bench() -> AsyncGenerator[BackfillStage]:
     await bench.watch.close()
 
 
-async def test_a_notice_waits_for_the_tasks_and_a_return_writes_none(
-    bench: BackfillStage,
-) -> None:
+async def test_a_notice_waits_for_the_tasks_and_a_return_writes_none(bench: BackfillStage) -> None:
     backfills, tasks = bench.backfills, bench.tasks
     await bench.watch.open()
     tasks.drained.clear()

@@ -173,7 +173,7 @@ async def test_a_plug_in_that_does_not_come_back_is_given_up_after_its_time() ->
 
     def put(_records: object) -> None:
         entered.set()
-        stuck.wait(20)
+        stuck.wait(100)
 
     stage.sink.put = put  # type: ignore[method-assign,assignment]
     await stage.start()
@@ -192,7 +192,7 @@ async def test_while_a_call_does_not_return_the_lag_is_unknown_and_the_flow_says
 
     def held(*_arguments: object) -> Mapping[TopicPartition, str]:
         stuck.set()
-        back.wait(20)
+        back.wait(100)
         return {}
 
     await stage.start()

@@ -614,7 +614,7 @@ async def test_nobody_has_to_ask_and_nothing_is_reported_after_the_end() -> None
 
     arrivals = Arrivals(report)
     arrivals.add(T, A_T, a_batch(0, 1), 0)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(90):
         await reported.wait()
     arrivals.add(T, A_T, a_batch(1, 1), 1)
     arrivals.close()

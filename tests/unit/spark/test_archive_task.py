@@ -265,7 +265,7 @@ for name in ("pyspark", "pyarrow", "pandas"):
 
 def _without_spark(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", _CODE + code, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, timeout=90)
 
 
 async def archived(store: ArchiveStore, broker: FakeBroker, end: int) -> dict[str, object]:
@@ -423,7 +423,7 @@ def test_many_partitions_are_read_at_once(tmp_path: Path, monkeypatch: pytest.Mo
     put_or_check(store, "topic=one/topic.json", topic)
     for number in range(count):
         publish(store, TopicPartition("one", number), 0, 20 + number)
-    together, read = threading.Barrier(count, timeout=30), ArchiveStore.read
+    together, read = threading.Barrier(count, timeout=90), ArchiveStore.read
 
     def waiting(store: ArchiveStore, name: str) -> bytes:
         if "partition=" in name:

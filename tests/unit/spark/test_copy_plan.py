@@ -42,13 +42,7 @@ from mm2py_jobs.copy.copy_again import begun, cut_pages, go_back
 from mm2py_jobs.copy.dealing import rate_of
 from mm2py_jobs.copy.known_maps import KnownMap
 from mm2py_jobs.copy.plan import BYTES_PER_S, PartitionPlan, Plan, Refusal, deal_lanes, estimated_s
-from mm2py_jobs.copy.survey import (
-    Known,
-    Survey,
-    SurveyedTopics,
-    known_copies,
-    paused_alone,
-)
+from mm2py_jobs.copy.survey import Known, Survey, SurveyedTopics, known_copies, paused_alone
 from mm2py_jobs.copy.target_settings import smaller_batches
 from mm2py_jobs.log.log_ends import LEADERS_S, LogEnds, log_ends
 from mm2py_jobs.log.range_reader import RangeReader

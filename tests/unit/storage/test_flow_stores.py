@@ -62,10 +62,7 @@ def on(
     topic: MemoryTopic, file: Mapping[str, Mapping[str, str]] | None = None, *, by_file: bool = True
 ) -> FlowOverridesStore:
     return FlowOverridesStore(
-        MemoryTable(topic),
-        FILE if file is None else file,
-        clock=FakeClock(),
-        by_file=by_file,
+        MemoryTable(topic), FILE if file is None else file, clock=FakeClock(), by_file=by_file
     )
 
 

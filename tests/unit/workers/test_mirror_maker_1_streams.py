@@ -208,7 +208,7 @@ def run(
     group.at_end = stream.stop
     stream.subscribe(["t"])
     stream.start()
-    assert stream.join(10)
+    assert stream.join(90)
     assert repr(causes) == repr([cause])
     group.lag = stream.lag
     return group

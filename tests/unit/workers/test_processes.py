@@ -107,7 +107,7 @@ async def test_the_first_signal_asks_for_a_stop_behind_which_the_handlers_of_bef
         with StopSignal() as stop:
             was_asked = stop.asked
             os.kill(os.getpid(), number)
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(90):
                 await stop.wait()
             assert (was_asked, stop.asked) == (False, True)
         assert signal.getsignal(number) is signal.default_int_handler
@@ -126,7 +126,7 @@ async def test_a_closed_terminal_asks_for_a_stop_however_often_it_says_so() -> N
     with StopSignal() as stop:
         for _ in range(2):
             os.kill(os.getpid(), signal.SIGHUP)
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(90):
                 await stop.wait()
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup has it
     try:
