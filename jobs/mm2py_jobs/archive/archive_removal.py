@@ -79,14 +79,14 @@ def remove_replaced(store: ArchiveStore, tp: TopicPartition, begins: int) -> boo
         if not same:
             return True, [], []
         counts = max(same, key=lambda it: same[it].end)
-        end, file = same[counts].end, same[counts].file
+        first, end, file = same[counts].first, same[counts].end, same[counts].file
         # What is before may have lost records at its beginning, and its file in this range.
         low = max((it for it in map(begins_of, published) if it < begins), default=begins)
         others = [it for it in published if low <= begins_of(it) < end and it != counts]
         read = {it: manifest_at(store, tp, it) for it in others}
         manifests = [it for it, one in read.items() if one.begins >= begins and one.end <= end]
         spared = {file, *(one.file for it, one in read.items() if it not in manifests)}
-        files = [it for it in files_within(names, begins, end) if it not in spared]
+        files = [it for it in files_within(names, first, end) if it not in spared]
         return file in names, manifests, files
 
     is_whole, manifests, files = settled(store, tp, replaced)
@@ -108,10 +108,14 @@ def crowded(names: Sequence[str], chain: Sequence[FileManifest]) -> list[FileMan
     firsts = sorted(int(it[1]) for it in spans if it)
     begun = sorted(begins_of(it) for it in names if kind_of(it) == PUBLISHED)
 
-    def count(at: Sequence[int], it: FileManifest) -> int:
-        return bisect_left(at, it.end) - bisect_left(at, it.begins)
+    def count(at: Sequence[int], low: int, end: int) -> int:
+        return bisect_left(at, end) - bisect_left(at, low)
 
-    return [it for it in chain if count(begun, it) > 1 or count(firsts, it) > 1]
+    return [
+        it
+        for it in chain
+        if count(begun, it.begins, it.end) > 1 or count(firsts, it.first, it.end) > 1
+    ]
 
 
 def count_from(names: Sequence[str], since: int) -> int:

@@ -245,10 +245,8 @@ def _groups(
         footer = footer_of(store, manifest)
         newest = max(newest, footer.newest)
         size += footer.bytes
-        is_whole = manifest.begins in begun
         if (
             is_open
-            and is_whole
             and newest // _DAY_MS == date
             and size <= FILE_BYTES
             and manifest.lost_from < 0
@@ -257,7 +255,7 @@ def _groups(
             groups[-1].append(manifest)
             continue
         groups.append([manifest])
-        size, date, is_open = footer.bytes, newest // _DAY_MS, is_whole
+        size, date, is_open = footer.bytes, newest // _DAY_MS, manifest.begins in begun
     return groups
 
 

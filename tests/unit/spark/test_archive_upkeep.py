@@ -225,9 +225,10 @@ def test_what_was_lost_or_is_in_two_files_is_still_said(tmp_path: Path) -> None:
     a_file(store, 45, [NOON_MS] * 3)
     a_file(store, 60, [NOON_MS] * 2)
     a_file(store, 70, [NOON_MS] * 2)
+    a_file(store, 90, [NOON_MS] * 2, lost=10)
     before, records = batches_in(store), sum(it.records for it in chain_of(store, T))
     assert kept_up(tmp_path)[0]["into"] == 3
-    assert ranges(store) == [(0, 20), (20, 50), (50, 60), (60, 80)]
+    assert ranges(store) == [(0, 20), (20, 50), (50, 60), (60, 80), (80, 100)]
     assert [(it.lost_from, it.first) for it in chain_of(store, T)[1:3]] == [(20, 33), (-1, 50)]
     assert batches_in(store) == before
     assert sum(it.records for it in chain_of(store, T)) == records
