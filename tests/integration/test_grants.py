@@ -28,6 +28,7 @@ from tests.integration.cluster_changes import (
 from tests.integration.exactly_once import ENABLED, assert_each_once
 from tests.integration.flow_questions import path_of
 from tests.integration.mirror_process import (
+    GROUPS,
     PROMPT,
     Flow,
     Mirror,
@@ -39,7 +40,6 @@ from tests.integration.mirror_process import (
 )
 from tests.integration.rest_asking import ask, public_url
 from tests.integration.setups import Setup
-from tests.integration.test_checkpoints import OFTEN
 from tests.integration.test_night import Teller
 from tests.integration.traffic import (
     Sent,
@@ -114,7 +114,7 @@ def test_a_take_over_from_java_without_a_right_doubles_nothing_and_names_it(
 ) -> None:
     """What Java's MirrorMaker 2 leaves behind: copies, the last position, a checkpoint; no map."""
     group = setup.unique("billing")
-    flow = setup.flow(topic, {**OFTEN, **PROMPT, "groups": group}, target=guarded)
+    flow = setup.flow(topic, {**GROUPS, **PROMPT, "groups": group}, target=guarded)
     copy, checkpoints = flow.remote(topic), f"{flow.source_alias}.checkpoints.internal"
     for name in (copy, checkpoints, flow.offsets_topic):
         setup.create_topic(guarded, name, 1, config={} if name == copy else COMPACT)
