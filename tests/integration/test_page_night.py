@@ -174,7 +174,9 @@ async def test_a_record_too_large_is_named_stops_alone_and_is_cured_from_the_pag
     browser: Browser, setup: Setup
 ) -> None:
     topic, other = setup.topic("orders", 2), setup.topic("bills")
-    flow = named(setup.flow(f"{topic},{other}", SOON), "north", "south")
+    # Groups that other tests have left on the source are a note, where the flow leaves all of them out.
+    properties = SOON | {"{source}->{target}.emit.checkpoints.enabled": "false"}
+    flow = named(setup.flow(f"{topic},{other}", properties), "north", "south")
     setup.create_topic(setup.b, flow.remote(topic), 2, config={"max.message.bytes": "5000"})
     write(setup.a, topic, numbered(0, 10, 2))
     write(setup.a, other, numbered(0, 10))
