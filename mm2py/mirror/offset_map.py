@@ -207,6 +207,21 @@ class PartitionMap:
         return None
 
     @property
+    def passed_from(self) -> int:
+        """The target offset after the newest copy where source offsets were passed after it, -1
+        where none were."""
+        segments = self._segments[self._marks_from() :]
+        is_passed = any(it.mark is Mark.UNKNOWN for it in segments)
+        return self._next_target if is_passed and not self._records else -1
+
+    def _marks_from(self) -> int:
+        """Return where the marks begin that were noted after the newest copy or anchor."""
+        at = len(self._segments)
+        while at and self._segments[at - 1].mark is not Mark.COPIED:
+            at -= 1
+        return at
+
+    @property
     def has_older_pages(self) -> bool:
         """Whether there is any page that may expire."""
         return bool(self._older)
@@ -288,6 +303,12 @@ class PartitionMap:
         self._segments.append(Segment(source, 0, target))
         self._next_target = target
         self.changed = True
+
+    def follow(self, target: int) -> None:
+        """No record lies between the newest copy and a target offset: what was noted there is
+        followed by the copy from that offset on."""
+        for at in range(self._marks_from(), len(self._segments)):
+            self._segments[at] = self._segments[at]._replace(target=target)
 
     def writes_to(self, target_id: bytes, producer_id: int, log_end: int) -> None:
         """Name the target topic's incarnation, and the producer id of the copies after the end of

@@ -457,14 +457,23 @@ async def test_where_a_copy_begins_at_the_end_after_its_position_was_removed_the
 
 
 @pytest.mark.parametrize("is_in_ledger", [False, True])
-@pytest.mark.parametrize(("log_end", "ranges"), [(40, [(40, 59)]), (45, [])])
+@pytest.mark.parametrize(
+    ("log_end", "markers", "ranges"),
+    [(40, False, [(40, 59)]), (45, False, []), (45, True, [(40, 59)])],
+)
 async def test_what_a_position_was_set_past_is_in_the_ledger_unless_a_program_may_have_copied_it(
-    topic: MemoryTopic, log_end: int, ranges: list[tuple[int, int]], *, is_in_ledger: bool
+    topic: MemoryTopic,
+    log_end: int,
+    ranges: list[tuple[int, int]],
+    *,
+    markers: bool,
+    is_in_ledger: bool,
 ) -> None:
     events, store = Events(), FakeStore()
     partition = mirror_source_partition("A", ORDERS)
     before = await restored(topic, ORDERS)
     before.of(ORDERS).add(0, 40, 0)
+    before.of(ORDERS).target_id = OLD
     await before.write()
     await store.set({source_offset_key("MirrorSourceConnector", partition): b'{"offset":59}'})
 
@@ -475,7 +484,10 @@ async def test_what_a_position_was_set_past_is_in_the_ledger_unless_a_program_ma
 
     maps = await started()
     assert not events.written, "the target's log is not known yet"
-    await maps.begin({ORDERS: LogEnd(log_end, OLD)})
+    assert maps.passed_from(ORDERS, OLD) == 40
+    assert maps.passed_from(ORDERS, NEW) == 0, "all of a topic that was made again"
+    await maps.begin({ORDERS: LogEnd(log_end, OLD, follows_copies=markers)})
+    assert maps.passed_from(ORDERS, OLD) == -1
     if not is_in_ledger:  # a kill before that
         events.known, events.written = KnownEvents(), []
     for _ in range(2):
@@ -486,6 +498,11 @@ async def test_what_a_position_was_set_past_is_in_the_ledger_unless_a_program_ma
     maps.of(ORDERS).add(60, 5, log_end)
     await maps.write()
     assert (await started()).of(ORDERS).skipped == (ranges[0] if ranges else None)
+    assert await looked_up(topic, 39, 45, 60) == [
+        (Place.COPIED, 39),
+        (Place.UNKNOWN, -1),
+        (Place.COPIED, log_end),
+    ]
 
 
 class Listener:
