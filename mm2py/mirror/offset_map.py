@@ -98,7 +98,7 @@ class PartitionMap:
         """Target offset where it began to write."""
         self._former_producer = NO_PRODUCER_ID, -1
         """The same of the one that wrote before it, if since the start."""
-        self.begins = 0
+        self.begins: int = page.position if page.only_begins else 0
         """Source offset where the copy begins, of an empty map: what the logs hold below is not
         known (8)."""
         self.former_end = -1
@@ -332,6 +332,9 @@ class PartitionMap:
 
     def begin_at(self, position: int) -> None:
         """The copy begins at a position of which the map, which is empty, knows nothing (8)."""
+        # Written before there is any copy: a flow the other way asks what this one passes. What was
+        # covered before a position was set stays until then: less would be another topic's map.
+        self.changed = self.changed or (position != self.begins and not self._covered)
         self.begins, self._covered = position, 0
 
     def begin_after(self, position: int) -> None:
@@ -496,7 +499,8 @@ class PartitionMap:
             covered, epoch = min(covered, follows.source), -1
             if follows.target < self.producer_from:
                 producer = self._former_producer
-        ids, position, start = (self.source_id, self.target_id), self.position, self.start
+        position = self.position if segments or not self.begins else self.begins
+        ids, start = (self.source_id, self.target_id), self.start
         return Page(
             self._number, *ids, covered, position, epoch, *producer, tuple(segments), start=start
         )
