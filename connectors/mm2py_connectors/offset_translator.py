@@ -54,6 +54,7 @@ FINDING: Final = "offset syncs"
 MAP_FINDING: Final = "offset map"
 BACK_FINDING: Final = "offset map of the flow back"
 SHARED_FINDING: Final = "copies of several flows"
+UNREAD_FINDING: Final = "records for the flow back"
 UNREADABLE_FINDING: Final = "offset maps of other flows"
 
 _NO_COPY: Final = frozenset({Place.NEVER_EXISTED, Place.AT_END, Place.NOT_YET_COPIED})
@@ -98,6 +99,9 @@ class OffsetTranslator:
         self._copied_back: set[TopicPartition] = set()
         self._own_from: dict[TopicPartition, int] = {}
         """Up to where the target's own records were read, where the flow back copied nothing."""
+        self._unread: dict[TopicPartition, int] = {}
+        """Where records begin that groups wait before, until the flow back has copied them; -1
+        none."""
         self._asking: dict[TopicPartition, asyncio.Task[int | None]] = {}
         self._context, self._clock, self._on_moved = context, context.clock, on_moved
         self._store = OffsetSyncStore(keeps_backlog=True)
@@ -200,6 +204,7 @@ class OffsetTranslator:
         index = self._back.map.index_of(source) if self._has_back else None
         if index is None:
             return await self._before_the_flow_back(source, translated)
+        self._note_unread(source, -1)
         try:
             own = await self._back.map.to_source(source, offset)
         except Mm2pyError as error:
@@ -227,26 +232,49 @@ class OffsetTranslator:
         yet may be the target's own."""
         if self._back is None or not (self._has_back or source in self._copied_back):
             return translated  # there is no flow back
-        covered = self._back.map.covered(source) if self._has_back else -1
+        # Where it begins counts, as in a failover: it copies nothing before that, be it what Java
+        # copied, or what its position was set past.
+        passed = self._passed(self._back.map, source) if self._has_back else -1
         own: int | None = -1
         # Else its map was lost, and begins with its next record.
         if source not in self._copied_back:
             try:
-                own = await self._own_records_from(source, max(covered, 0), translated)
+                own = await self._own_records_from(source, max(passed, 0), translated)
             except Mm2pyError as error:
                 log.debug("copies cannot be read partition=%s cause=%s", source, error)
                 if isinstance(error, RetriableError):
-                    self._note_beyond(self._held_back, source, covered - 1, 0)  # at the next look
+                    self._note_beyond(self._held_back, source, passed - 1, 0)  # at the next look
                 return -1
         if own is None:
-            own = min(covered, translated)  # the flow has no map of it
+            own = min(passed, translated)  # the flow has no map of it
+        if own > self._unread.get(source, -1) or 0 <= own < translated:  # else it is before them
+            self._note_unread(source, own if own < translated else -1)
         if own < translated:
-            self._note_beyond(self._held_back, source, covered, 0)
+            self._note_beyond(self._held_back, source, passed, 0)
             if own > self._own_from.get(source, -1):
                 # It may have been read in part only: once more, until it comes no further.
                 self._own_from[source] = own
                 self._note_moved(source, 0)
         return own
+
+    def _passed(self, exact: ExactMap, source: TopicPartition) -> int:
+        """As ``ExactMap.passed``, of the topics that are there now."""
+        copies = None if exact is self._map else self._map.index_of(source)
+        return exact.passed(source) if copies is None else exact.passed(source, copies.target_id)
+
+    def _note_unread(self, source: TopicPartition, unread: int) -> None:
+        """Show where groups wait before records of the target's own, -1 where none does."""
+        if unread == self._unread.get(source, -1):
+            return
+        self._unread[source] = unread
+        waits = [f"{it} at {at}" for it, at in sorted(self._unread.items()) if at >= 0]
+        text = (
+            f"groups wait before records that the flow back has not copied: {some_of(waits, 3)}; "
+            "let it copy them, or set its position behind what it is to leave out"
+        )
+        self._context.report_finding(
+            UNREAD_FINDING, text if waits else "", count=len(waits), harms=False
+        )
 
     async def _own_records_from(self, source: TopicPartition, begin: int, end: int) -> int | None:
         """As ``ExactMap.own_from``; -1 while a leader is slow to answer, which would hold up the
@@ -470,7 +498,7 @@ class OffsetTranslator:
                 # A flow back that has copied nothing may have read what groups wait for.
                 is_known = beyond is self._held_back or exact.index_of(source) is not None
                 # It went on; whether far enough is for the translation to say.
-                if is_known and exact.covered(source) > covered:
+                if is_known and self._passed(exact, source) > covered:
                     del beyond[source]
                     self._note_moved(source, lowest)
 

@@ -111,12 +111,14 @@ class _PageOrder(NamedTuple):
 class PartitionIndex:
     """The pages of one partition's map, in the order of the target's log."""
 
-    __slots__ = ("_order", "covered", "pages", "replaced", "source_id", "start", "target_id")
+    __slots__ = (
+        "_order", "covered", "pages", "position", "replaced", "source_id", "start", "target_id",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self._order: _PageOrder | None = None
         self.pages: list[PageRef] = []
-        self.covered = self.start = 0
+        self.covered = self.position = self.start = 0
         self.source_id = self.target_id = b""
         self.replaced: int = _NO_LIMIT
         """Lowest number of a page that compaction removes for a late one of a former task."""
@@ -135,6 +137,12 @@ class PartitionIndex:
         return self.pages[-1].target_end
 
     @property
+    def passed(self) -> int:
+        """The source offset below which nothing is copied any more: it is covered, or the copy
+        begins behind it."""
+        return self.covered if self.has_segments else max(self.covered, self.position)
+
+    @property
     def has_segments(self) -> bool:
         """Whether anything was copied or lost; a page without segments only has how far nothing had
         to be copied."""
@@ -148,7 +156,7 @@ class PartitionIndex:
         self._order = None
         ref = PageRef(number, position, *head.span)
         self.pages.append(ref)
-        self.covered, self.start = head.covered, head.start
+        self.covered, self.position, self.start = head.covered, head.position, head.start
         self.source_id, self.target_id = head.source_id, head.target_id
         if number <= self.replaced:
             self.replaced = _NO_LIMIT
@@ -487,7 +495,8 @@ async def is_past_unread(
 
 def own_from(index: PartitionIndex, pages: Pages, *, begin: int, end: int) -> int:
     """Return the first target offset from ``begin`` on that no copy has, at most ``end``: the
-    target's own records may begin there, or a marker has it.
+    target's own records may begin there, or a marker has it. Below the map's beginning that is any
+    offset: what another program copied is not told from them.
 
     Raises:
         PageMissingError: a page is needed.
@@ -495,8 +504,6 @@ def own_from(index: PartitionIndex, pages: Pages, *, begin: int, end: int) -> in
     refs, at = index.pages, begin
     if refs[0].number:
         at = max(at, refs[0].target_first)  # below it both logs have deleted what was there
-    elif (first := beginning(index, pages)).source:
-        at = max(at, first.target)  # another program's copies are below it
     for ref in refs[max(0, bisect_right(refs, at, key=_target_first) - 1) :]:
         for segment in pages(ref).segments:
             if segment.mark is not Mark.COPIED:

@@ -98,7 +98,7 @@ class PartitionMap:
         """Target offset where it began to write."""
         self._former_producer = NO_PRODUCER_ID, -1
         """The same of the one that wrote before it, if since the start."""
-        self.begins = 0
+        self.begins: int = page.position if page.only_begins else 0
         """Source offset where the copy begins, of an empty map: what the logs hold below is not
         known (8)."""
         self.former_end = -1
@@ -207,6 +207,21 @@ class PartitionMap:
         return None
 
     @property
+    def passed_from(self) -> int:
+        """The target offset after the newest copy where source offsets were passed after it, -1
+        where none were."""
+        segments = self._segments[self._marks_from() :]
+        is_passed = any(it.mark is Mark.UNKNOWN for it in segments)
+        return self._next_target if is_passed and not self._records else -1
+
+    def _marks_from(self) -> int:
+        """Return where the marks begin that were noted after the newest copy or anchor."""
+        at = len(self._segments)
+        while at and self._segments[at - 1].mark is not Mark.COPIED:
+            at -= 1
+        return at
+
+    @property
     def has_older_pages(self) -> bool:
         """Whether there is any page that may expire."""
         return bool(self._older)
@@ -289,6 +304,12 @@ class PartitionMap:
         self._next_target = target
         self.changed = True
 
+    def follow(self, target: int) -> None:
+        """No record lies between the newest copy and a target offset: what was noted there is
+        followed by the copy from that offset on."""
+        for at in range(self._marks_from(), len(self._segments)):
+            self._segments[at] = self._segments[at]._replace(target=target)
+
     def writes_to(self, target_id: bytes, producer_id: int, log_end: int) -> None:
         """Name the target topic's incarnation, and the producer id of the copies after the end of
         its log."""
@@ -311,6 +332,9 @@ class PartitionMap:
 
     def begin_at(self, position: int) -> None:
         """The copy begins at a position of which the map, which is empty, knows nothing (8)."""
+        # Written before there is any copy: a flow the other way asks what this one passes. What was
+        # covered before a position was set stays until then: less would be another topic's map.
+        self.changed = self.changed or (position != self.begins and not self._covered)
         self.begins, self._covered = position, 0
 
     def begin_after(self, position: int) -> None:
@@ -475,7 +499,8 @@ class PartitionMap:
             covered, epoch = min(covered, follows.source), -1
             if follows.target < self.producer_from:
                 producer = self._former_producer
-        ids, position, start = (self.source_id, self.target_id), self.position, self.start
+        position = self.position if segments or not self.begins else self.begins
+        ids, start = (self.source_id, self.target_id), self.start
         return Page(
             self._number, *ids, covered, position, epoch, *producer, tuple(segments), start=start
         )

@@ -162,6 +162,11 @@ class Page:
     most pages."""
     start: int = field(default=0, compare=False)
 
+    @property
+    def only_begins(self) -> bool:
+        """Whether it has nothing but the position where the copy begins."""
+        return self.position > 0 and not (self.covered or self.segments)
+
 
 def span_of(segments: Sequence[Segment]) -> Span:
     """Return the offsets that segments speak of."""

@@ -345,11 +345,12 @@ class OffsetMapReader:
         index = self._index.of(partition)
         return index if index is not None and index.has_segments else None
 
-    def covered(self, partition: TopicPartition) -> int:
-        """Return below which source offset all is copied or needs no copy, -1 where the flow has
-        not begun with a partition; also where nothing was copied."""
+    def passed(self, partition: TopicPartition, topic_id: bytes = NO_TOPIC_ID) -> int:
+        """Return below which source offset nothing is copied any more, also where nothing was
+        copied; -1 where the flow has not begun with a partition of the topic with this id."""
         index = self._index.of(partition)
-        return -1 if index is None else index.covered
+        is_begun = index is not None and not is_another_topic(index.source_id, topic_id)
+        return index.passed if index is not None and is_begun else -1
 
     async def to_target(self, partition: TopicPartition, source_offset: int) -> Translation | None:
         """Translate an offset of a source partition; None where it has no map (nothing was copied).

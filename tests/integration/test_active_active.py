@@ -26,6 +26,7 @@ from tests.integration.cluster_changes import delete_records, delete_topic
 from tests.integration.failovers import Drivers
 from tests.integration.members import READ_OF_60, place_of, read_next
 from tests.integration.mirror_process import (
+    GROUPS,
     PROMPT,
     READY,
     SHORT_SESSION,
@@ -386,6 +387,35 @@ def test_a_group_skips_nothing_of_either_region_where_maps_were_lost(setup: Setu
             places = [there(setup.b, it, topic).get(0, 0) for it in (early, newest)]
             assert places[0] == 0, f"{lost}: {early} skips the second region's"
             assert places[1] <= 41, f"{lost}: {newest} skips the first region's"
+
+
+def test_a_flow_that_began_at_the_end_moves_no_group_past_records_that_the_flow_back_has_not_read(
+    setup: Setup,
+) -> None:
+    """They lie below its first copy, where another program's copies might be."""
+    topic, other = setup.topic_on_both("began-late", 1), setup.topic_on_both("other", 1)
+    group = f"{topic}-readers"
+    settings = GROUPS | {"{source}.consumer.auto.offset.reset": "latest"}
+    flow = write_pair(setup.folder, setup.a, setup.b, topic, settings)
+    text = flow.file.read_text(encoding="latin-1")
+    back = f"{flow.target_alias}->{flow.source_alias}.topics"
+    flow.file.write_text(text + f"\n{back} = {other}\n", encoding="latin-1")
+    write(setup.a, topic, [Sent(0, b"before:%d" % n) for n in range(50)])
+    write(setup.b, topic, [Sent(0, b"own:%d" % n) for n in range(10)])
+    write(setup.b, other, [Sent(0, b"other")])
+    with running(flow.file, ready=False) as mirror:
+        until_equal(lambda: committed_positions(flow, topic), {0: 49}, alive=mirror)
+        write(setup.a, topic, [Sent(0, b"since:%d" % n) for n in range(10)])
+        until_equal(lambda: ends(setup.b, topic), {0: 20}, alive=mirror)
+        until(lambda: ends(setup.a, other).get(0), 90, "a flow back", alive=mirror)
+        commit(setup.a, group, topic, {0: 55})
+        until(lambda: there(setup.b, group, topic), 90, "the group", alive=mirror)
+        assert there(setup.b, group, topic) == {0: 0}
+    flow.file.write_text(text, encoding="latin-1")
+    with running(flow.file, ready=False) as mirror:
+        until_equal(lambda: ends(setup.a, topic), {0: 70}, alive=mirror)
+        commit(setup.a, group, topic, {0: 70})
+        until_equal(lambda: there(setup.b, group, topic), {0: 20}, alive=mirror)
 
 
 def test_the_targets_own_records_beside_what_positions_were_set_past_go_back(

@@ -13,7 +13,6 @@ from mm2py.mirror.offset_lookup import (
     PageMissingError,
     PartitionIndex,
     Place,
-    beginning,
     own_from,
     to_source,
     to_target,
@@ -388,11 +387,9 @@ class Play:
 
     def check_own(self, index: PartitionIndex) -> None:
         copies, end = self.brute.copies, self.brute.target + 2
-        begins = beginning(index, self.stored.page)
-        floor = begins.target if begins.source else 0
         for offset in {0, *(it + step for it in self.some(sorted(copies)) for step in (0, 1))}:
             found = own_from(index, self.stored.page, begin=offset, end=end)
-            own = (it for it in range(max(offset, floor), end) if it not in copies)
+            own = (it for it in range(offset, end) if it not in copies)
             assert found == next(own, end)
 
 

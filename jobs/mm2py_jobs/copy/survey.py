@@ -315,7 +315,7 @@ class CopiesReader:
             raise not_a_position(min(self._damaged))
         return Known(
             dict(self._positions),
-            dict(self._pages),
+            {tp: it for tp, it in self._pages.items() if not it.only_begins},
             dict(self._incarnations),
             dict(self._epochs),
             dict(self._ids),

@@ -131,7 +131,7 @@ class LaneOpening:
         self._backoff.reset()
         if lane.state is not LaneState.OPENING:
             return
-        log_end, writer = beginning
+        log_end, writer, _ = beginning
         if self._resume is not None and self._resume.identical is not Identical.OFF:
             # A topic without copies yet: they have the same offsets only if the first one does.
             first = lane.queue[0][1].runs[0][0] if lane.queue else log_end

@@ -45,6 +45,7 @@ from mm2py.client.send.tail import (
     KeptProducer,
     LaneTail,
     LogEnd,
+    has_no_record,
     writer_of,
 )
 from mm2py.clock import Clock
@@ -78,10 +79,12 @@ FENCE_EPOCH: Final = MAX_EPOCH
 
 
 class LaneBeginning(NamedTuple):
-    """Start of a lane: the end of its log, and the producer that it continues, None for its own."""
+    """Start of a lane: the end of its log, and the producer that it continues, None for its own; as
+    ``LogEnd``."""
 
     log_end: int
     writer: Writer | None = None
+    follows_copies: bool = False
 
 
 @final
@@ -212,9 +215,22 @@ class LaneResume:
         wait for it."""
         end = _end_of(beginning)
         try:
-            return LaneBeginning(end, await self._writer_before(lane, end))
+            writer = await self._writer_before(lane, end)
+            return LaneBeginning(end, writer, await self._follows_copies(lane, end))
         except Mm2pyError as error:
             return error
+
+    async def _follows_copies(self, lane: SenderLane, end: int) -> bool:
+        """As ``LogEnd``: exactly once, the commit of the last copies lies between. What cannot be
+        read in time may be a record."""
+        start = self._copied.passed_from(lane.source, self._topic_id(lane))
+        if not 0 <= start < end:
+            return False
+        try:
+            async with asyncio.timeout(COUNT_S):
+                return await has_no_record(self._cluster, lane.target, start, end)
+        except (FatalServerError, TimeoutError):
+            return False
 
     async def compare(self, lane: SenderLane, tail: LaneTail) -> LaneBeginning:
         """Compare a lane's first batches with the tail of its log; return where it begins after
@@ -378,9 +394,10 @@ class LaneResume:
         if isinstance(beginning, LaneTail):
             kept = self._copied.producer(lane.source)
             return LogEnd(end, topic_id, kept.producer_id, kept.lasts)
+        producer_id, lasts = _own(lane), self.identical is not Identical.OFF
         if beginning.writer is not None:
-            return LogEnd(end, topic_id, beginning.writer.producer_id)
-        return LogEnd(end, topic_id, _own(lane), lasts=self.identical is not Identical.OFF)
+            producer_id, lasts = beginning.writer.producer_id, True
+        return LogEnd(end, topic_id, producer_id, lasts, beginning.follows_copies)
 
     async def _writer_before(self, lane: SenderLane, end: int) -> Writer | None:
         """Return the partition's producer if the batch before ``end`` is its own, or it wrote

@@ -29,9 +29,14 @@ from itertools import islice
 from typing import Final, NamedTuple, Protocol, final
 
 from mm2py.client.connect.cluster import Cluster
-from mm2py.client.fetch.partition_fetch import fetch_partition
+from mm2py.client.fetch.partition_fetch import (
+    PARTITION_BYTES,
+    READ_COMMITTED,
+    fetch_partition,
+)
 from mm2py.client.send.lane import MAX_SEQUENCE, SenderLane, Writer
 from mm2py.errors import PartitionError, ProtocolError
+from mm2py.protocol.abort_filter import AbortFilter
 from mm2py.protocol.compression import decompress
 from mm2py.protocol.fetch import FetchedPartition
 from mm2py.protocol.record_batch import (
@@ -78,12 +83,16 @@ class Identical(StrEnum):
 
 class LogEnd(NamedTuple):
     """End of a target partition's log, its topic's id (zeros before Kafka 2.8), and the producer id
-    that writes after it; as ``KeptProducer``."""
+    that writes after it; as ``KeptProducer``.
+
+    ``follows_copies``: no record lies between it and the copies that a position was set past.
+    """
 
     offset: int
     topic_id: bytes
     producer_id: int = NO_PRODUCER_ID
     lasts: bool = True
+    follows_copies: bool = False
 
 
 class KeptProducer(NamedTuple):
@@ -113,6 +122,10 @@ class CopiedSoFar(Protocol):
     def target_end(self, source: TopicPartition, topic_id: bytes) -> int:
         """Return the target offset after the newest known copy in the topic with this id, -1 for
         none."""
+        ...
+
+    def passed_from(self, source: TopicPartition, topic_id: bytes) -> int:
+        """Return the target offset after the copies that a position was set past, -1 for none."""
         ...
 
     @property
@@ -514,6 +527,39 @@ async def producer_at(cluster: Cluster, tp: TopicPartition, offset: int) -> int:
     fetched = await fetch_partition(cluster, tp, offset, max_bytes=HEADER_BYTES)
     writer = writer_of(fetched, offset)
     return NO_PRODUCER_ID if writer is None else writer.producer_id
+
+
+async def has_no_record(cluster: Cluster, tp: TopicPartition, at: int, end: int) -> bool:
+    """Whether a log has markers and aborted batches alone from one offset to another, and nothing
+    of it is gone.
+
+    Raises:
+        RetriableError: it cannot be read now.
+        FatalServerError: it may not be read, or its beginning was deleted.
+    """
+    max_bytes = 1
+    while at < end:
+        fetched = await fetch_partition(
+            cluster, tp, at, max_bytes=max_bytes, isolation_level=READ_COMMITTED
+        )
+        aborts, before = AbortFilter(fetched.aborted), at
+        for header, _ in whole_batches(fetched.records):
+            base, last, producer_id = header[0], header[0] + header[6], header[9]
+            aborts.enter(base)
+            is_control = header[5] & CONTROL_FLAG
+            if is_control:
+                aborts.ended(producer_id)
+            if last < at:
+                continue
+            is_aborted = header[5] & TRANSACTIONAL_FLAG and aborts.covers(producer_id)
+            if base > at or not (is_control or is_aborted):
+                return False
+            at = last + 1
+        if at == before:  # the rest is of a transaction that is open
+            return False
+        # What another program copied is the first thing there: one batch shows it.
+        max_bytes = PARTITION_BYTES
+    return True
 
 
 def writer_of(fetched: FetchedPartition, offset: int) -> Writer | None:

@@ -255,6 +255,12 @@ class TaskOffsetMaps:
         # 0 on.
         return 0 if known_end >= 0 and partition_map.is_of_another(topic_id) else known_end
 
+    def passed_from(self, source: TopicPartition, topic_id: bytes) -> int:
+        """Return the target offset after the copies that a position was set past, -1 for none."""
+        partition_map = self.of(source)
+        start = partition_map.passed_from if source in self._astray else -1
+        return 0 if start >= 0 and partition_map.is_of_another(topic_id) else start
+
     def may_be_behind(self, gap: SourceGap) -> bool:
         """Whether a task that was killed may have copied what the source has lost: it begins where
         the map ends, and nothing was sent since the start."""
@@ -303,6 +309,8 @@ class TaskOffsetMaps:
             # (6) Written before the first record, or in one transaction with it: a kill right after
             # leaves no record without a place.
             if source in self._astray:
+                if log_end.follows_copies:
+                    partition_map.follow(end)
                 partition_map.anchor(max(partition_map.position, 0), end)
                 self._astray.discard(source)
                 if (skipped := partition_map.skipped) is not None:

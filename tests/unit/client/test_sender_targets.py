@@ -9,7 +9,8 @@ from typing import Any, cast
 import pytest
 
 from mm2py.client.connect.cluster import Cluster
-from mm2py.client.send import node, sender
+from mm2py.client.fetch.partition_fetch import READ_COMMITTED
+from mm2py.client.send import node, sender, tail
 from mm2py.client.send.lane import MergePlan, SenderLane, Sent
 from mm2py.client.send.limits import TargetLimits
 from mm2py.client.send.sender import FOREIGN_LOOK_S
@@ -19,10 +20,12 @@ from mm2py.errors import ConnectionFailedError, TargetMovedError, UnsupportedVer
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol.batch_stage import sign
 from mm2py.protocol.configs import ConfigEntry, ConfigResource, ConfigResourceType, DescribedConfigs
+from mm2py.protocol.fetch import FetchedPartition
 from mm2py.protocol.record_batch import HEADER
 from mm2py.protocol.records import NewRecord, encode_batch
 from mm2py.testing.waiting import eventually
 from mm2py.types import TopicPartition
+from tests.kit.fakes.batches import ABORT, COMMIT, TRANSACTIONAL, marker, stored_batch
 from tests.kit.fakes.broker import FakeBroker
 from tests.kit.fakes.late_clock import LateClock
 from tests.kit.lines.delay_proxy import DelayProxy
@@ -42,12 +45,18 @@ class Copied:
 
     def __init__(self, end: int) -> None:
         self.end = end
+        self.passed = -1
+        self.begun: list[LogEnd] = []
         self.replaced: list[KeptProducer] = []
         self.behind: list[Behind] = []
 
     def target_end(self, source: TopicPartition, topic_id: bytes) -> int:
         del source, topic_id
         return self.end
+
+    def passed_from(self, source: TopicPartition, topic_id: bytes) -> int:
+        del source, topic_id
+        return self.passed
 
     def producer(self, source: TopicPartition) -> KeptProducer:
         del source
@@ -66,7 +75,7 @@ class Copied:
         self.replaced.append(producer)
 
     async def begin(self, ends: Mapping[TopicPartition, LogEnd]) -> None:
-        """Nothing is kept."""
+        self.begun += ends.values()
 
 
 class Rig(SendRig):
@@ -174,6 +183,66 @@ async def test_copies_behind_the_known_ones_are_counted_without_a_batch_to_send(
         made.sender.enqueue(TARGET, TARGET, ())
         await eventually(lambda: copied.behind == [Behind(2)])
         await made.sender.close()
+
+
+MARKER, STORED = bytes(marker(0, 7, COMMIT)), bytes(stored_batch(0))
+
+
+@pytest.mark.parametrize(
+    ("log", "passed", "follows"),
+    [
+        ({0: STORED, 1: MARKER, 2: MARKER}, 1, True),
+        ({0: STORED, 1: MARKER, 2: MARKER}, -1, False),
+        ({0: STORED, 1: MARKER, 2: MARKER}, 3, False),  # nothing lies between
+        ({0: MARKER, 1: MARKER, 2: STORED, 3: MARKER}, 0, False),
+        ({0: MARKER, 1: MARKER, 3: MARKER}, 0, False),  # compaction may have taken a copy
+        ({1: MARKER}, 0, False),  # so may retention
+    ],
+)
+async def test_markers_behind_what_a_position_was_set_past_are_no_copies_of_another_program(
+    log: dict[int, bytes], passed: int, *, follows: bool
+) -> None:
+    async with FakeBroker(topics={TARGET.topic: 1}) as broker, connected_to(broker) as cluster:
+        copied = Copied(-1)
+        copied.passed = passed
+        for at, batch in log.items():
+            broker.partition(TARGET).put(batch, at)
+        broker.partition(TARGET).delete_before(min(log))
+        made = SendRig(broker, cluster, copied=copied)
+        await made.sender.start()
+        made.enqueue(TARGET)
+        await made.flushed()
+        await made.sender.close()
+    assert [(it.offset, it.follows_copies) for it in copied.begun] == [(max(log) + 1, follows)]
+
+
+@pytest.mark.parametrize(
+    ("last", "is_empty"),
+    [
+        (marker(40, 7, COMMIT), True),
+        (stored_batch(40), False),
+        (stored_batch(40, flags=TRANSACTIONAL, producer=7), False),  # of the next transaction
+    ],
+)
+async def test_what_was_aborted_behind_the_copies_is_no_record(
+    monkeypatch: pytest.MonkeyPatch, last: bytearray, *, is_empty: bool
+) -> None:
+    """As of a task that met a record which cannot be copied, again and again."""
+    aborted = (stored_batch(it, 2, flags=TRANSACTIONAL, producer=7) for it in range(6, 38, 2))
+    log = [marker(5, 7, COMMIT), *aborted, marker(38, 7, ABORT), marker(39, 8, ABORT), last]
+    asked: list[int] = []
+
+    async def fetch(*where: Any, max_bytes: int, isolation_level: int) -> FetchedPartition:
+        assert isolation_level == READ_COMMITTED
+        *_, at = where
+        asked.append(at)
+        there = [it for it in log if int.from_bytes(it[:8]) >= at]
+        records = memoryview(b"".join(there[: 1 if max_bytes == 1 else None]))
+        return FetchedPartition("t", bytes(16), 0, 0, 99, 99, 0, [(7, 6)], -1, records)
+
+    monkeypatch.setattr(tail, "fetch_partition", fetch)
+    assert await tail.has_no_record(cast("Cluster", None), TARGET, 5, 41) == is_empty
+    assert asked == [5, 6], "one batch first"
 
 
 async def test_a_log_that_cannot_be_read_at_the_start_keeps_no_other_partition_waiting() -> None:

@@ -26,7 +26,7 @@ from mm2py.protocol.consumer_offsets import CONSUMER_OFFSETS
 from mm2py.protocol.error_codes import UNKNOWN_TOPIC_OR_PARTITION, server_error
 from mm2py.protocol.groups import FetchedOffset, OffsetToCommit
 from mm2py.protocol.records import Record
-from mm2py.protocol.topics import NO_TOPIC_ID
+from mm2py.protocol.topics import NO_TOPIC_ID, is_another_topic
 from mm2py.protocol.wire import record_string
 from mm2py.types import TopicPartition
 from mm2py_connectors.clients import CopyOf, GroupSession, LogSession, MapSession
@@ -235,15 +235,15 @@ class FakeMap:
         covered: int,
         source_id: bytes = NO_TOPIC_ID,
         target_id: bytes = NO_TOPIC_ID,
+        position: int = -1,
     ) -> None:
         """Set the map of a partition: source offset, records, target offset, or what else a segment is."""
         self.exists = True
         found = tuple(it if isinstance(it, Segment) else Segment(*it) for it in segments)
-        position = len(self.pages)
-        self.pages[position] = page = Page(0, source_id, target_id, covered, -1, -1, -1, 0, found)
-        self.index.put(
-            TopicPartition(topic, partition), page.number, decode_head(encode_page(page)), position
-        )
+        page = Page(0, source_id, target_id, covered, position, -1, -1, 0, found)
+        at, head = len(self.pages), decode_head(encode_page(page))
+        self.pages[at] = page
+        self.index.put(TopicPartition(topic, partition), page.number, head, at)
 
     def report_anew(self, on_anew: Callable[[TopicPartition], None]) -> None:
         self.index.on_anew = on_anew
@@ -293,9 +293,11 @@ class FakeMap:
         index = self.index.of(partition)
         return index if index is not None and index.has_segments else None
 
-    def covered(self, partition: TopicPartition) -> int:
+    def passed(self, partition: TopicPartition, topic_id: bytes = NO_TOPIC_ID) -> int:
         index = self.index.of(partition)
-        return -1 if index is None else index.covered
+        if index is None or is_another_topic(index.source_id, topic_id):
+            return -1
+        return index.passed
 
     async def own_from(self, partition: TopicPartition, begin: int, end: int) -> int | None:
         if self.unread:

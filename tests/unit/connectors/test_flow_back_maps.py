@@ -8,9 +8,11 @@ from mm2py.errors import ConnectionFailedError
 from mm2py.mirror.checkpoints import Checkpoint
 from mm2py.types import TopicPartition
 from mm2py_connectors import offset_translator
+from mm2py_connectors.offset_translator import UNREAD_FINDING
 from tests.unit.connectors.group_fakes import GroupRegion
 from tests.unit.connectors.test_mirror_checkpoint import SYNCS, copied, running
 
+OLD, NEW = bytes(15) + b"1", bytes(15) + b"2"
 SAME_NAMES = {"replication.policy.class": "IdentityReplicationPolicy"}
 
 
@@ -55,15 +57,15 @@ async def test_a_map_of_the_flow_back_about_a_former_topic_of_the_source_places_
 
 
 async def test_a_map_of_the_flow_back_about_a_former_topic_of_the_target_places_no_group() -> None:
-    region, old, new = GroupRegion(), bytes(15) + b"1", bytes(15) + b"2"
+    region = GroupRegion()
     region.log(*SYNCS).sync("t", 0, 0, 0)
     # The target's topic was created again and has 100 copies; the flow back had read to 3,050 in the former one.
-    region.map.put("t", 0, (0, 100, 0), covered=100, target_id=new)
-    region.map_back.put("t", 0, (3000, 50, 60), covered=3050, source_id=old)
+    region.map.put("t", 0, (0, 100, 0), covered=100, target_id=NEW)
+    region.map_back.put("t", 0, (3000, 50, 60), covered=3050, source_id=OLD)
     region.at_source.put("g", t_0=65)
     async with running(region, **SAME_NAMES) as bench:
         await bench.idle(3)
-        region.map_back.put("t", 0, (0, 0, 110), covered=100, source_id=new)
+        region.map_back.put("t", 0, (0, 0, 110), covered=100, source_id=NEW)
         assert [it.downstream for it in await bench.polled(8)] == [65]
 
 
@@ -163,3 +165,35 @@ async def test_of_a_flow_back_only_copies_of_the_same_name_count_and_heartbeats_
     region = copied(0, 0)
     async with running(region, **config):
         assert {it: region.copies_of["A"](it) for it in copies} == copies
+
+
+@pytest.mark.parametrize(
+    ("begins", "topic_id", "place"),
+    [
+        # Not begun: clients wrote 10 to the target before the flow's first copy.
+        (None, NEW, 0),
+        (4, NEW, 4),
+        # What Java copied, or what its position was set past, is before it: it copies nothing of that.
+        (10, NEW, 15),
+        (30, NEW, 15),
+        (30, OLD, 0),  # of a topic that is gone
+    ],
+)
+async def test_below_the_first_copy_a_group_passes_what_the_flow_back_begins_behind(
+    begins: int | None, topic_id: bytes, place: int
+) -> None:
+    region = GroupRegion()
+    # The position of the flow was set, or it began at the end.
+    region.map.put("t", 0, (50, 10, 10), covered=60, target_id=NEW)
+    region.map_back.put("other", 0, (0, 5, 0), covered=5)
+    if begins is not None:
+        region.map_back.put("t", 0, covered=0, position=begins, source_id=topic_id)
+    region.at_source.put("g", t_0=55)
+    async with running(region, **SAME_NAMES) as bench:
+        assert [it.downstream for it in await bench.polled(3)] == [place]
+        text, *_ = bench.context.findings.get(UNREAD_FINDING, ("",))
+        assert (f"t-0 at {place}" in text) == (place < 15), text
+        region.map_back.put("t", 0, covered=10, source_id=NEW)
+        found = [it.downstream for it in await bench.polled(3)]
+        assert found == ([15] if place < 15 else []), "it has read them, and copied nothing"
+        assert not bench.context.findings.get(UNREAD_FINDING)

@@ -12,7 +12,7 @@ from mm2py.client.permit import UNLIMITED
 from mm2py.client.send.tail import Behind, LogEnd
 from mm2py.errors import ConfigError, ConnectionFailedError, FatalError
 from mm2py.mirror.ledger import KnownEvents
-from mm2py.mirror.offset_lookup import Place, to_target
+from mm2py.mirror.offset_lookup import PartitionIndex, Place, to_target
 from mm2py.mirror.offset_map import TargetLoss
 from mm2py.mirror.offset_map_pages import (
     PAGE_SEGMENTS,
@@ -71,11 +71,16 @@ async def looked_up(
     topic: MemoryTopic, *offsets: int, partition: TopicPartition = ORDERS
 ) -> list[tuple[Place, int]]:
     """Translate offsets to the target with what is stored."""
+    index = await indexed(topic, partition)
+    return [to_target(index, it, partial(page_of, topic, partition)) for it in offsets]
+
+
+async def indexed(topic: MemoryTopic, partition: TopicPartition = ORDERS) -> PartitionIndex:
     store = stored_maps(topic)
     await store.start()
     index = store.index.of(partition)
     assert index is not None
-    return [to_target(index, it, partial(page_of, topic, partition)) for it in offsets]
+    return index
 
 
 async def restored(topic: MemoryTopic, *partitions: TopicPartition) -> TaskOffsetMaps:
@@ -457,14 +462,23 @@ async def test_where_a_copy_begins_at_the_end_after_its_position_was_removed_the
 
 
 @pytest.mark.parametrize("is_in_ledger", [False, True])
-@pytest.mark.parametrize(("log_end", "ranges"), [(40, [(40, 59)]), (45, [])])
+@pytest.mark.parametrize(
+    ("log_end", "markers", "ranges"),
+    [(40, False, [(40, 59)]), (45, False, []), (45, True, [(40, 59)])],
+)
 async def test_what_a_position_was_set_past_is_in_the_ledger_unless_a_program_may_have_copied_it(
-    topic: MemoryTopic, log_end: int, ranges: list[tuple[int, int]], *, is_in_ledger: bool
+    topic: MemoryTopic,
+    log_end: int,
+    ranges: list[tuple[int, int]],
+    *,
+    markers: bool,
+    is_in_ledger: bool,
 ) -> None:
     events, store = Events(), FakeStore()
     partition = mirror_source_partition("A", ORDERS)
     before = await restored(topic, ORDERS)
     before.of(ORDERS).add(0, 40, 0)
+    before.of(ORDERS).target_id = OLD
     await before.write()
     await store.set({source_offset_key("MirrorSourceConnector", partition): b'{"offset":59}'})
 
@@ -475,7 +489,10 @@ async def test_what_a_position_was_set_past_is_in_the_ledger_unless_a_program_ma
 
     maps = await started()
     assert not events.written, "the target's log is not known yet"
-    await maps.begin({ORDERS: LogEnd(log_end, OLD)})
+    assert maps.passed_from(ORDERS, OLD) == 40
+    assert maps.passed_from(ORDERS, NEW) == 0, "all of a topic that was made again"
+    await maps.begin({ORDERS: LogEnd(log_end, OLD, follows_copies=markers)})
+    assert maps.passed_from(ORDERS, OLD) == -1
     if not is_in_ledger:  # a kill before that
         events.known, events.written = KnownEvents(), []
     for _ in range(2):
@@ -486,6 +503,38 @@ async def test_what_a_position_was_set_past_is_in_the_ledger_unless_a_program_ma
     maps.of(ORDERS).add(60, 5, log_end)
     await maps.write()
     assert (await started()).of(ORDERS).skipped == (ranges[0] if ranges else None)
+    assert await looked_up(topic, 39, 45, 60) == [
+        (Place.COPIED, 39),
+        (Place.UNKNOWN, -1),
+        (Place.COPIED, log_end),
+    ]
+
+
+@pytest.mark.parametrize("stored", [True, False])
+async def test_where_a_copy_begins_is_in_its_map_before_the_first_record(
+    topic: MemoryTopic, *, stored: bool
+) -> None:
+    """Group sync of the flow the other way asks it: this one copies nothing of what is before."""
+    store, partition = FakeStore(), mirror_source_partition("A", ORDERS)
+    key = source_offset_key("MirrorSourceConnector", partition)
+    for position, is_written in ((60, True), (60, False), (40, True), (0, True), (0, False)):
+        maps = await restored(topic)
+        context = a_context(Events(), store=store, maps=maps)
+        if stored:
+            await store.set({key: b'{"offset":%d}' % (position - 1)})
+        await context.committed_offsets([partition])
+        if not stored:  # it begins at the log's end
+            context.report_covered(ORDERS, position - 1, begins=True)
+        if stored:
+            assert maps.changed == is_written
+        await maps.write()
+        assert maps.of(ORDERS).begins == position
+        index = await indexed(topic)
+        assert (index.passed, index.has_segments) == (position, False)
+    copying = await restored(topic, ORDERS)
+    copying.of(ORDERS).add(70, 1, 5)
+    await copying.write()
+    assert (await indexed(topic)).passed == 71
 
 
 class Listener:

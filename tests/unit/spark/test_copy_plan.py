@@ -347,6 +347,21 @@ async def test_what_lies_before_the_first_copy_or_was_passed_is_not_said_to_be_c
     assert len(plan.notes) == bool(noted)
 
 
+@pytest.mark.parametrize(("page", "is_known"), [((0, 60), False), ((20, 20), True)])
+async def test_a_page_that_has_only_where_a_copy_begins_is_no_copy(
+    page: tuple[int, int], *, is_known: bool
+) -> None:
+    """Else a position that Java stored would be taken for one of the topic that is there now."""
+    flow = SurveyedTopics(FlowName(ClusterAlias("A"), ClusterAlias("B")), {"t": "t"}, "offsets")
+    maps = offset_map_topic(ClusterAlias("A"))
+    value = encode_page(Page(0, NO_TOPIC_ID, NO_TOPIC_ID, *page, -1, -1, -1, ()))
+    async with FakeBroker(topics={maps: 1}) as broker, connected_to(broker, alias="B") as cluster:
+        batch = encode_batch([NewRecord(encode_page_key(ONE, 0), value)])
+        broker.append(TopicPartition(maps, 0), bytes(sealed(batch)))
+        known = await known_copies(Admin(cluster), flow, [ONE], SYSTEM_CLOCK)
+    assert known.has(ONE) == is_known
+
+
 async def test_topics_of_a_backfill_are_names_and_patterns_with_commas_as_in_the_file() -> None:
     names = ("a", "b", "b2", "c")
     copies = {it: f"A.{it}" for it in names}
