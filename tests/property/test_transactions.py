@@ -7,7 +7,7 @@ read_committed consumer sees is the source, each record once, in order, and posi
 
 import asyncio
 import random
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from math import inf
 
@@ -16,6 +16,7 @@ import pytest
 from mm2py.api.task import BatchSourceTask, Delivery, Outgoing
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.permit import Permit
+from mm2py.client.send.resume import FENCE_EPOCH
 from mm2py.client.send.sender import Sender
 from mm2py.client.send.tail import CopiedSoFar, Identical
 from mm2py.clock import SYSTEM_CLOCK
@@ -125,6 +126,11 @@ class World:
             self._decoded[where] = [record for batch in found for record in batch.records]
         return self._decoded[where]
 
+    def writers(self) -> list[list[int]]:
+        """Return the producer ids of each target partition, in the order of their first batches."""
+        logs = [self.cluster.topics_log(target_of(source)).batches for source in self.sources]
+        return [list(dict.fromkeys(HEADER.unpack_from(it.data)[9] for it in log)) for log in logs]
+
     def write(self, tp: TopicPartition, entries: Sequence[Entry]) -> None:
         """Write into an internal topic without a transaction."""
         if entries:
@@ -199,6 +205,8 @@ class Numbers(BatchSourceTask):
         self._world, self._maps, self._transactional = world, maps, transactional
         self._next: dict[TopicPartition, int] = {}
         self._held: set[TopicPartition] = set()
+        self._covered: list[TopicPartition] = []
+        self.covered: Callable[[TopicPartition, int], None] = lambda _source, _offset: None
         self.delivered_up_to: dict[TopicPartition, int] = {}
 
     async def start(self) -> None:
@@ -209,10 +217,14 @@ class Numbers(BatchSourceTask):
             source: max(0, self._maps.resume(source, last + 1 if last >= 0 else -1))
             for source, last in positions.items()
         }
+        self._covered = [source for source, first in self._next.items() if first == RECORDS]
 
     async def poll(self, budget_bytes: int) -> Sequence[Outgoing]:
         await asyncio.sleep(self._world.chance.choice((0, 0, 0.001, 0.004)))
         found: list[Outgoing] = []
+        # As ``CoveredPositions``: a former task was killed after the map and before the position.
+        while self._covered:
+            self.covered(self._covered.pop(), RECORDS - 1)
         for source in self._world.sources:
             first = self._next[source]
             count = min(self._world.chance.randrange(4), RECORDS - first)
@@ -300,7 +312,7 @@ class Attempt:
     """One run of the task, in a process of its own as far as it knows.
 
     Without ``transactional`` it writes as lanes on Spark and flows that are at least once do; ``chained``: with a transform that
-    changes each record, and little memory.
+    changes each record, and little memory; without ``commits`` positions wait for its end in order.
     """
 
     def __init__(
@@ -310,6 +322,7 @@ class Attempt:
         *,
         transactional: bool = True,
         chained: bool = False,
+        commits: bool = True,
     ) -> None:
         self.world = world
         world.written_without = world.written_without or not transactional
@@ -371,7 +384,7 @@ class Attempt:
             else partial(_sender, Cluster(connection, alias="B"), producer, self.permit),
             committer=committer,
             settings=TaskSettings(
-                offset_flush_interval_ms=20,
+                offset_flush_interval_ms=20 if commits else 600_000,
                 graceful_timeout_ms=500,
                 buffer_memory_bytes=LITTLE_MEMORY if chained else 32 << 20,
             ),
@@ -381,6 +394,7 @@ class Attempt:
         )
         if isinstance(self.worker, OrderedWorkerTask):
             self.worker.follow(order)
+        self.task.covered = self.worker.partition_covered
         self.worker.start()
 
     @property
@@ -482,19 +496,21 @@ TWO_RECORDS = 300
 """Bytes that a batch of two records fits in; the task hands out up to three at once."""
 
 
-async def begun(world: World) -> list[Attempt]:
-    """Return an attempt behind up to two that wrote without transactions, and were killed or ended in order."""
+async def begun(world: World, *, chained: bool = False) -> list[Attempt]:
+    """Return an attempt after several that were killed or ended in order, with and without transactions."""
     chance = world.chance
-    for _ in range(chance.randrange(3)):
-        lane = Attempt(world, transactional=False)
-        for _ in range(chance.randrange(400)):
+    for _ in range(chance.randrange(8)):
+        transactional = chance.random() < 0.4
+        former = Attempt(world, transactional=transactional, chained=chained)
+        # Most of those in transactions end before they commit: what was before them is still there to be recognised.
+        for _ in range(chance.randrange(200 if transactional else 400)):
             await asyncio.sleep(0)
-        await asyncio.sleep(chance.choice((0, 0, 0.01, 0.03)))
+        await asyncio.sleep(chance.choice((0, 0, 0.01, 0 if transactional else 0.03)))
         if chance.random() < 0.2:
-            await lane.stop()
-        await world.end_all([lane])
+            await former.stop()
+        await world.end_all([former])
         world.check()
-    return [Attempt(world)]
+    return [Attempt(world, chained=chained)]
 
 
 @pytest.mark.fuzz
@@ -540,6 +556,24 @@ async def test_whatever_ends_an_attempt_each_record_is_committed_once(
         world.check()
 
 
+@pytest.mark.parametrize("implicit", [False, True], ids=["v1", "v2"])
+async def test_a_start_recognises_what_each_killed_predecessor_wrote_under_another_producer_id(
+    implicit: bool,
+) -> None:
+    async with World(1, implicit=implicit) as world, asyncio.timeout(END_S):
+        for writers in (1, 2):
+            lane = Attempt(world, transactional=False, commits=False)
+            await eventually(lambda count=writers: min(map(len, world.writers())) == count)
+            await world.end_all([lane])
+            # As by an exactly-once start that is killed then: the next lane changes its id.
+            for source, (*_, producer_id) in zip(world.sources, world.writers(), strict=True):
+                world.cluster.topics_log(target_of(source)).abort(producer_id, FENCE_EPOCH)
+        newest = Attempt(world)
+        await eventually(lambda: world.done)
+        await newest.stop()
+        world.check()
+
+
 @pytest.mark.fuzz
 @pytest.mark.parametrize("turn", range(examples(3, share=0.1)))
 @pytest.mark.parametrize("implicit", [False, True], ids=["v1", "v2"])
@@ -556,7 +590,7 @@ async def test_with_transforms_each_record_is_committed_once_whatever_the_target
         World(seed, implicit=implicit, limit_bytes=chance.choice((0, TWO_RECORDS))) as world,
         asyncio.timeout(END_S),
     ):
-        attempts = [Attempt(world, chained=True)]
+        attempts = await begun(world, chained=True)
         while not world.done:
             await asyncio.sleep(chance.choice((0, 0.002, 0.01, 0.05)))
             match chance.randrange(12):

@@ -16,6 +16,8 @@ Invariants of ``SourceOrder``, tests of the same names:
    before it is done.
 2. Records are counted, not compared by offset: a source topic that was recreated begins at 0.
 3. A batch that joins the records of several parts counts when the last of them is done.
+4. ``pass_on`` passes on all copies that have arrived before a part with records for other targets:
+   a producer id that is stored next hides them from a start.
 """
 
 import asyncio
@@ -248,6 +250,13 @@ class SourceOrder:
             state.passed += part.passed
             self._release(source, state, part.through)
 
+    def pass_on(self) -> None:
+        """Pass on copies of parts that are not done, where all of a part's records have one home
+        (4)."""
+        for source, state in self._sources.items():
+            if state.parts and state.parts[0].records.keys() == {state.home}:
+                self._pass_copies(source, state, state.arrived.get(state.home, 0))
+
     def returnable(self, source: TopicPartition, records: int) -> tuple[int, int] | None:
         """Return where the parts begin that are not done, and of how many records they were made;
         None unless ``records`` are all that is left of them."""
@@ -293,14 +302,18 @@ class SourceOrder:
                 yield source, next(it for it, count in due if state.arrived.get(it, 0) < count)
 
     def _release(self, source: TopicPartition, state: _SourceState, through: int) -> None:
-        assert self._then is not None, "follow() was called"
         done = state.done.get(state.home, 0)
+        then = self._pass_copies(source, state, done)
+        # After all copies before them were passed on.
+        if state.passed and state.released == done:
+            passed, state.passed = state.passed, 0
+            then.passes(source, state.home, passed, through)
+
+    def _pass_copies(self, source: TopicPartition, state: _SourceState, done: int) -> InOrder:
+        assert self._then is not None, "follow() was called"
         # A batch may have joined records of several parts: it counts with the last of them (3).
         while state.landed and state.landed[0].end <= done:
             end, batch, base_offset = state.landed.popleft()
             state.released = end
             self._then.add(source, state.home, batch, base_offset)
-        # After all copies before them were passed on.
-        if state.passed and state.released == done:
-            passed, state.passed = state.passed, 0
-            self._then.passes(source, state.home, passed, through)
+        return self._then

@@ -14,7 +14,9 @@ whose position was set continues where that copy ended, whenever its task ends: 
 record the map has where it began, on both sides; 7 a copy that was deleted and made again, or that
 the replication policy names anew, is noticed without a record: its map loses all copies, and the
 loss is reported once (``LostCopies``); 8 a position or a page that a task which is gone wrote late
-does not count, and is written over: by the next start, or by the task that runs (``again``).
+does not count, and is written over: by the next start, or by the task that runs (``again``);
+9 a producer id is stored in one page with all copies that were acknowledged or recognised before
+it: a start takes what another id wrote after the map's end for another writer's.
 """
 
 import asyncio
@@ -122,12 +124,16 @@ class TaskOffsetMaps:
         """Partitions whose stored position is above their newest page."""
         self._begun: set[TopicPartition] = set()
         """Partitions whose lane has begun since they were loaded."""
+        self._renewed: set[TopicPartition] = set()
+        """Partitions whose producer id this task has stored."""
         self._claimed: set[TopicPartition] = set()
         """Partitions whose topic has a page of this task as the newest."""
         self.waits: Callable[[TopicPartition], bool] = lambda _: False
         """Whether a partition waits for the count of the copies behind its map."""
         self.on_count: Callable[[TopicPartition, Behind], None] = lambda _partition, _behind: None
         """Called for partitions that wait, when their lane begins."""
+        self.note_arrived: Callable[[], None] = lambda: None
+        """Puts what was acknowledged so far into the maps."""
         self.on_loss: Callable[[TopicPartition, TargetLoss], None] = lambda _partition, _loss: None
         self.on_skip: Callable[[TopicPartition, int, int], None] = (
             lambda _partition, _first, _last: None
@@ -181,7 +187,9 @@ class TaskOffsetMaps:
             if replaced:
                 self._unwritten[partition] = list(replaced)
         self._loaded |= frozenset(partitions)
-        for known in (self._astray, self._unsettled, self._begun, self._claimed):
+        for known in (
+            self._astray, self._unsettled, self._begun, self._renewed, self._claimed,
+        ):  # fmt: skip
             known.difference_update(partitions)
 
     def resume(
@@ -286,13 +294,27 @@ class TaskOffsetMaps:
 
     async def replace_producer(self, source: TopicPartition, producer: KeptProducer) -> None:
         """Store what the copies from now on are written with."""
-        partition_map = self.of(source)
-        partition_map.writes_to(partition_map.target_id, _stored(producer), producer.began)
+        self.note_arrived()  # (9)
+        self._write_with(source, self.of(source).target_id, producer, producer.began)
         await self.write()
+
+    def _write_with(
+        self,
+        source: TopicPartition,
+        target_id: bytes,
+        producer: KeptProducer | LogEnd,
+        log_end: int,
+    ) -> None:
+        partition_map = self.of(source)
+        before = partition_map.producer_id
+        partition_map.writes_to(target_id, _stored(producer), log_end)
+        if partition_map.producer_id != before:
+            self._renewed.add(source)
 
     async def begin(self, ends: Mapping[TopicPartition, LogEnd]) -> None:
         """Note where the target's logs end before the first copy; returns when that is durable, or
         will be with that copy."""
+        self.note_arrived()  # (9)
         for source, log_end in ends.items():
             end, topic_id = log_end.offset, log_end.topic_id
             partition_map = self.of(source)
@@ -320,7 +342,7 @@ class TaskOffsetMaps:
                 partition_map.anchor(
                     partition_map.begins if partition_map.is_empty else partition_map.covered, begin
                 )
-            partition_map.writes_to(topic_id, _stored(log_end), end)
+            self._write_with(source, topic_id, log_end, end)
         # In a transaction the map is committed with the first records; alone it would be visible
         # without them.
         if not self._in_transactions:
@@ -562,9 +584,10 @@ class TaskOffsetMaps:
         position was set then; ``RetriableError``: not now.
 
         Of partitions that are ``flushed`` a producer id that ends with the task is forgotten:
-        nothing of it is under way.
+        nothing of it is under way. One of a task before it is not: a start that ends while it
+        compares the log leaves the rest to the next one.
         """
-        for partition in self._begun.intersection(flushed):
+        for partition in self._renewed.intersection(flushed):
             partition_map = self.of(partition)
             if not self.producer(partition).lasts:
                 partition_map.writes_to(partition_map.target_id, NO_PRODUCER_ID, -1)

@@ -539,6 +539,10 @@ class OrderedWorkerTask(WorkerTask):
         if self._starved and self._has_room():
             self._room.set()
 
+    def _note_arrived(self) -> None:
+        self._order.pass_on()
+        super()._note_arrived()
+
     def _stalled(self, target: TopicPartition, error: Exception | None) -> None:
         if error is None:
             self._stuck.pop(target, None)

@@ -116,10 +116,8 @@ class WorkerTask:
         transactions: TaskTransactions | None = None,
         own_offsets: OwnTopicOffsets | None = None,
     ) -> None:
-        self._task = task
-        self._context = context
-        self._committer = committer
-        self._settings = settings
+        self._task, self._context = task, context
+        self._committer, self._settings = committer, settings
         self._clock: Clock = context.clock
         self._lifecycle = Lifecycle("task", on_status)
         # A record task keeps its own order of acknowledgements; a batch task's is the Sender's.
@@ -142,6 +140,7 @@ class WorkerTask:
             by_itself=transactions is None,
             now_ms=self._clock.now_ms if transactions is None else None,
         )
+        self._maps.note_arrived = self._note_arrived
         self._meters: dict[TopicPartition, PartitionMeter] = {}
         self._sources: dict[TopicPartition, set[TopicPartition]] = {}
         """By target partition; several share one only with transforms."""
@@ -515,6 +514,9 @@ class WorkerTask:
         if self._starved and self._has_room():
             self._room.set()
 
+    def _note_arrived(self) -> None:
+        self._arrivals.flush()
+
     def _report(self, delivery: Delivery) -> None:
         source, runs, passed = delivery.source, delivery.runs, delivery.passed
         last, landed = delivery.last, self._maps.of(source)
@@ -705,14 +707,14 @@ class WorkerTask:
         while not await self._context.flush_events(LEDGER_S):
             if self._error is not None:
                 raise self._error
-        # After ``settle``: its acknowledgements belong to this commit.
+        # After ``settle``: its acknowledgements belong to this commit, what comes later does not.
         self._arrivals.flush()
+        landed, self._uncommitted = self._uncommitted, []
         # With transactions this adds maps and positions and ends the transaction; the next line
         # ends one that has no position.
         await self._committer.commit()
         await self._transactions.commit()
         # Only now can readers see the records (2).
-        landed, self._uncommitted = self._uncommitted, []
         for delivery in landed:
             self._landed(delivery)
         await self._commit_task()

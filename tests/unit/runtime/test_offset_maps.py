@@ -30,7 +30,7 @@ from mm2py.runtime.tasks.task_context import WorkerTaskContext
 from mm2py.storage.memory import MemoryTable, MemoryTopic
 from mm2py.storage.offset_map_store import OffsetMapStore, StoredMap, page_entries
 from mm2py.storage.table import Entry
-from mm2py.types import TopicPartition
+from mm2py.types import NO_PRODUCER_ID, TopicPartition
 from tests.property.effort import examples
 from tests.unit.runtime.runtime_fakes import (
     EagerClock,
@@ -781,6 +781,22 @@ async def test_a_late_position_is_replaced_by_the_one_that_counts(topic: MemoryT
     (offset,) = await context.committed_offsets([partition])
     assert next_offset(offset) == 40
     assert context.stored() == stored
+
+
+async def test_a_start_that_ends_while_it_compares_the_log_keeps_the_producer_id_of_what_is_there(
+    topic: MemoryTopic,
+) -> None:
+    killed = LogEnd(0, NEW, 7, lasts=False)
+    await (await restored(topic, ORDERS)).begin({ORDERS: killed})
+    for stored, own in (
+        (7, killed._replace(offset=40)),
+        (NO_PRODUCER_ID, LogEnd(40, NEW, 8, lasts=False)),
+    ):
+        task = await restored(topic, ORDERS)
+        task.opens(ORDERS)
+        await task.begin({ORDERS: own})
+        await task.settle([ORDERS])
+        assert (await restored(topic, ORDERS)).producer(ORDERS).producer_id == stored
 
 
 async def test_a_map_is_settled_where_this_task_stored_a_position(topic: MemoryTopic) -> None:

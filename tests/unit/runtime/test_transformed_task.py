@@ -648,6 +648,19 @@ def test_3_a_batch_of_several_parts_counts_with_the_last_of_them() -> None:
     assert taken == [("copies", 0, 10), ("passed", 2, 5)]
 
 
+def test_4_what_has_arrived_of_a_part_with_one_target_is_passed_on_when_that_is_asked() -> None:
+    order, taken = _order(({HOME: 2}, 1, 2), ({HOME: 3}, 1, 6), ({HOME: 1, OTHER: 1}, 0, 8))
+    order.arrived(S, HOME, a_batch(0, 3, runs=((0, 2), (3, 1))), 10)
+    assert taken == []
+    order.pass_on()
+    assert taken == [("copies", 0, 10)]
+    order.arrived(S, HOME, a_batch(4, 2), 13)
+    assert taken[1:] == [("copies", 4, 13), ("passed", 2, 6)]
+    order.arrived(S, HOME, a_batch(7), 15)
+    order.pass_on()
+    assert len(taken) == 3, "a position after it would pass what went elsewhere"
+
+
 def test_a_partition_far_ahead_of_a_target_that_takes_nothing_is_named_with_it() -> None:
     order, _ = _order(({OTHER: 1}, 1, 0))
     for offset in range(1, MOST_PARTS):
