@@ -311,6 +311,8 @@ KINDS: Final = (
             "mm2py job restore run mm2.properties --flow 'A->B' --from /backup",
             "mm2py job restore run mm2.properties --flow 'A->B' --from /backup --rename "
             "'(.*)=restored.$1'",
+            "mm2py job restore run mm2.properties --flow 'A->B' --from /backup --rename "
+            "'(.*)=past.$1' --to '1 hour ago'",
         ),
     ),
     KindCommands(

@@ -248,6 +248,13 @@ class RestoreOptions(FlowOptions):
         str | None,
         typer.Option(metavar="REGEX=REPLACEMENT", help="other names than the flow's copies have"),
     ] = None
+    end: Annotated[
+        str,
+        typer.Option(
+            "--to",
+            help="now (all that is archived), a timestamp, 1 hour ago, or offset:N (exclusive)",
+        ),
+    ] = "now"
     place: SparkPlace
     rate_limit: RateOption = 0
     accepts_expiry: ExpiryOption = False

@@ -7,7 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final, cast
@@ -40,6 +40,9 @@ from tests.integration.small_disk import fill, small_disk
 from tests.integration.traffic import (
     YEAR_MS,
     Load,
+    Log,
+    Logs,
+    Record,
     Sent,
     assert_equal,
     copied,
@@ -368,6 +371,82 @@ def test_a_restore_that_is_killed_continues_while_the_flow_runs_and_nothing_is_t
             assert_equal(*wait_for_copy(mirror, flow, topic))
     assert stopped_at < 150_000
     assert_equal(read(setup.a, topic), read(setup.b, flow.remote(topic)))
+
+
+@pytest.mark.faults
+def test_a_topic_is_restored_as_it_was_at_a_time_through_a_kill_and_later_runs_continue_behind(
+    setup: Setup, lanes_session: OpenSession
+) -> None:
+    """The time lies within a batch, and a record out of order ends the partition before."""
+    topic, into = setup.topic("past", 2, config={"retention.ms": "-1"}), setup.unique("past")
+    flow, folder = setup.flow(topic, {"{source}.consumer.isolation.level": "read_committed"}), setup.folder  # fmt: skip
+    rising, when = old_records(30_000, 0), OLD_MS + 25_000
+    late = Sent(0, b"out of order", timestamp_ms=when + 7)
+    write(setup.a, topic, [*rising[:20_000], late, *rising[20_000:], *old_records(500, 1)])
+    write_mixed(setup.a, topic, 10, 10)
+    archived(lanes_session, flow, topic, folder)
+    truth, rename = read(setup.a, topic, committed=True), f"{topic}={into}"
+
+    def before(end: Callable[[int, Record], bool]) -> Logs:
+        cut: Logs = {}
+        for number, log in truth.items():
+            pairs = list(zip(log.offsets, log.records, strict=True))
+            at = next((at for at, it in enumerate(pairs) if end(*it)), len(pairs))
+            cut[number] = Log(log.offsets[:at], log.records[:at])
+        return cut
+
+    past = before(lambda _, it: it.timestamp_ms >= when)
+    assert [len(past[it].records) for it in (0, 1)] == [20_000, 500]
+    slow = ["--rename", rename, "--to", str(when), "--rate-limit", SLOW]
+    with RestoreProcess([*restore_command(flow, folder), *slow]) as first:
+        until(lambda: sum(ends(setup.b, into).values()) > 0, 300, "the first restored records")
+        first.kill()
+    assert sum(ends(setup.b, into).values()) < 20_500
+    for _ in range(2):
+        report = restored(flow, folder, rename=rename, options=["--to", str(when)])
+        assert_equal(past, read(setup.b, into))
+        left = [len(truth[it].records) - len(past[it].records) for it in (0, 1)]
+        assert [row["left_out"] for row in parts_of(report)] == left
+        assert [row["source_to"] for row in parts_of(report)] == [20_000, 500]
+    options = ["--to", "offset:19000"]
+    (refused,) = cast(
+        "list[Row]", restored(flow, folder, rename=rename, options=options, code=3)["refused"]
+    )
+    assert "from offset 19000 on, where --to ends it" in str(refused["reason"])
+    restored(flow, folder, rename=rename, options=["--to", "offset:20003"])
+    assert_equal(before(lambda offset, _: offset >= 20_003), read(setup.b, into))
+    assert restored(flow, folder, rename=rename)["state"] == "DONE"
+    assert_equal(truth, read(setup.b, into))
+
+
+def test_a_flow_continues_behind_the_end_of_a_restore_and_what_its_source_has_lost_is_named(
+    setup: Setup, lanes_session: OpenSession
+) -> None:
+    topic, folder = setup.topic("ended", config={"retention.ms": "-1"}), setup.folder
+    flow = setup.flow(topic)
+    write(setup.a, topic, old_records(1_000, 0))
+    archived(lanes_session, flow, topic, folder)
+    truth = read(setup.a, topic)
+    delete_records(setup.a, topic, 0, 600)
+
+    def planned(end: str) -> Row:
+        given = ["--flow", flow.name, "--from", str(folder), "--to", end, "-o", "json"]
+        done = CliRunner().invoke(app, ["job", "restore", "plan", str(flow.file), *given])
+        assert done.exit_code == 0, done.output
+        return cast("Row", json.loads(done.stdout))
+
+    early = planned("offset:500")
+    (partition,) = parts_of(early)
+    assert (partition["to"], partition["left_out"]) == (500, 500)
+    assert f"deleted them: {topic}-0 from 500 to 600" in str(early["notes"])
+    assert "running flow copies from the source" in str(planned("offset:700")["notes"])
+    assert "missing" not in str(planned("offset:700")["notes"])
+    assert restored(flow, folder, options=["--to", "offset:700"])["records"] == 700
+    assert copied(flow, topic) == 700
+    with running(flow.file) as mirror:
+        until(lambda: copied(flow, topic) == 1_000, 90, "the rest", alive=mirror)
+    assert_equal(truth, read(setup.b, flow.remote(topic)))
+    assert restored(flow, folder, options=["--to", "offset:700"])["restored_records"] == 0
 
 
 def test_a_target_with_other_records_is_refused_with_the_numbers(

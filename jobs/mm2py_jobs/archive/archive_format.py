@@ -30,6 +30,7 @@ from pyarrow import parquet
 from pydantic import TypeAdapter, ValidationError
 
 from mm2py.errors import ConfigError, FatalError, PartitionError, ProtocolError
+from mm2py.mirror.backfills import NO_END
 from mm2py.types import TopicPartition
 from mm2py_jobs.archive.archive_store import ArchiveStore
 from mm2py_jobs.log.log_batches import LogBatch, log_batch
@@ -380,22 +381,30 @@ def topic_of(store: ArchiveStore, topic: str) -> ArchivedTopic:
         raise ConfigError(f"{store.path}: {name} is damaged: {error}") from error
 
 
-def chain_of(store: ArchiveStore, tp: TopicPartition, since: int = 0) -> list[FileManifest]:
+def chain_of(
+    store: ArchiveStore, tp: TopicPartition, since: int = 0, until: int = NO_END
+) -> list[FileManifest]:
     """Return the manifests of a partition, in order, also those that wait to be published; what two
-    of them have is left out of the later one. ``since``: those that begin before are not read.
+    of them have is left out of the later one. Those that begin before ``since`` are not read, nor
+    those from ``until`` on.
 
     Raises:
         ConfigError: one is damaged.
         PartitionError: one is missing between others, or is not of this partition.
     """
-    return settled(store, tp, lambda names: list(chain_in(store, tp, names, since)))
+    return settled(store, tp, lambda names: list(chain_in(store, tp, names, since, until)))
 
 
 def chain_in(
-    store: ArchiveStore, tp: TopicPartition, names: Sequence[str], since: int = 0
+    store: ArchiveStore,
+    tp: TopicPartition,
+    names: Sequence[str],
+    since: int = 0,
+    until: int = NO_END,
 ) -> Iterator[FileManifest]:
     """Yield ``chain_of``, each manifest as it is read, of the names of a folder."""
-    there = [it for it in names if kind_of(it) in (PUBLISHED, STAGED) and begins_of(it) >= since]
+    kinds = (PUBLISHED, STAGED)
+    there = [it for it in names if kind_of(it) in kinds and since <= begins_of(it) < until]
     end = -1
     for begins, same in groupby(there, begins_of):
         read = [it for it in same if kind_of(it) == PUBLISHED or 0 <= begins <= end]
@@ -466,9 +475,9 @@ def noted_joined(store: ArchiveStore, topic: str) -> dict[int, int]:
         return {}
 
 
-def offset_at(store: ArchiveStore, tp: TopicPartition, timestamp: int) -> int:
+def offset_at(store: ArchiveStore, tp: TopicPartition, timestamp: int, until: int = NO_END) -> int:
     """Return the offset of the first batch with a record that is not older, the archive's end if
-    there is none.
+    there is none; of files that begin before ``until``.
 
     By halves, as a broker's index has it: of a chain of thousands of files a few are opened, and
     these two columns of them.
@@ -487,7 +496,7 @@ def offset_at(store: ArchiveStore, tp: TopicPartition, timestamp: int) -> int:
         return [row["base_offset"] for row in rows if row["max_timestamp"] >= timestamp]
 
     def read(names: Sequence[str]) -> int:
-        chain = list(chain_in(store, tp, names))
+        chain = list(chain_in(store, tp, names, until=until))
         files = [it for it in chain if it.records]
         at = bisect_left(files, 1, key=lambda it: bool(young(it, names)))
         if at < len(files):

@@ -8,7 +8,8 @@ and is handed over as a backfill.
 
 Invariants, tests of the same names:
 
-1. Batches leave in the order of the chain, from the stored position on, and none after the end.
+1. Records leave in the order of the chain, from the stored position on, and none after the end,
+   which may lie within a batch.
 2. A file whose digest is not its manifest's sends nothing, and fails its partition alone.
 3. A partition is covered up to its end only when all that was handed out is delivered.
 4. Records that do not follow each other on the target end their partition, with both offsets.
@@ -36,7 +37,7 @@ from mm2py_connectors.mirror_source_config import FlowRate
 from mm2py_jobs.archive.archive_format import FileManifest, archived_batches, chain_of
 from mm2py_jobs.archive.archive_store import ArchiveStore
 from mm2py_jobs.copy.archive_order import ARCHIVE, TaskArchive
-from mm2py_jobs.log.log_batches import LogBatch, sendable
+from mm2py_jobs.log.log_batches import cut
 
 POLL_S: Final = 0.2
 
@@ -100,16 +101,16 @@ class ArchiveTask(BatchSourceTask):
             self._context.report_incarnation(partition, bytes.fromhex(topic.topic_id))
             name = TopicPartition(topic.name, partition.partition)
             first = max(position, archive.begins.get(partition, -1))
+            end = archive.ends[partition]
             try:
-                chain = await asyncio.to_thread(chain_of, self._store, name)
-                _check_whole(name, chain, first, archive.ends[partition])
+                # What is damaged behind the end is not needed.
+                chain = await asyncio.to_thread(chain_of, self._store, name, until=end)
+                _check_whole(name, chain, first, end)
             except Mm2pyError as error:
                 self._context.partition_state(partition, PartitionState.FAILED, error)
                 continue
             target = TopicPartition(topic.target, partition.partition)
-            self._logs[partition] = _LaneLog(
-                partition, target, chain, position, archive.ends[partition]
-            )
+            self._logs[partition] = _LaneLog(partition, target, chain, position, end)
 
     async def poll(self, budget_bytes: int) -> Sequence[Outgoing]:
         """Return the next batches of the first partition that has any; empty while a file is
@@ -252,12 +253,13 @@ class _LaneLog:
         manifest = self._files[0]
         first = max(self._position, manifest.first)
         batches: list[RecordBatch] = []
+        name = TopicPartition(manifest.topic, manifest.partition)
         try:
             for batch in archived_batches(store, manifest):
                 if batch.last_offset >= first and batch.base_offset < self.end:
-                    batches += _sendable(batch, first, manifest)
+                    batches += cut(name, batch, first, self.end)
         except FatalError:
-            chain = chain_of(store, TopicPartition(manifest.topic, manifest.partition))
+            chain = chain_of(store, name, until=self.end)
             if manifest in chain:
                 raise
             _check_whole(self.source, chain, max(self._position, manifest.first), self.end)
@@ -280,33 +282,3 @@ class _LaneLog:
             size += len(batch.data)
             self.under_way += batch.count
         return taken
-
-
-def _sendable(batch: LogBatch, position: int, manifest: FileManifest) -> list[RecordBatch]:
-    """Return an archived batch as the Sender takes it: what the target would refuse is changed, as
-    when mirroring."""
-    if batch.runs:
-        if batch.base_offset < position:
-            raise PartitionError(
-                f"the target has a part of the batch at offset {batch.base_offset}, which was "
-                "converted from an old format and cannot be cut",
-                topic=manifest.topic,
-                partition=manifest.partition,
-                offset=position,
-                remedy="restore into another topic with --rename",
-            )
-        return [
-            RecordBatch(
-                batch.data,
-                batch.base_offset,
-                batch.last_offset,
-                batch.count,
-                batch.max_timestamp,
-                -1,
-                batch.attributes,
-                batch.runs,
-                None,
-            )
-        ]
-    tp = TopicPartition(manifest.topic, manifest.partition)
-    return sendable(batch.data, position, tp, batch.base_offset)

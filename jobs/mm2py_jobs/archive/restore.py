@@ -10,15 +10,17 @@ of their own, so that a restore that was interrupted continues there too.
 import asyncio
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, final
 
 from mm2py.client.connect.admin import Admin, ListedOffset, TopicDescription
 from mm2py.clock import Clock
-from mm2py.errors import ConfigError, PartitionError
+from mm2py.errors import ConfigError, PartitionError, ProtocolError
 from mm2py.mirror.backfills import SettingChange
 from mm2py.mirror.producer_ids import MirrorProducer, ProducerOrigins, Suppression
+from mm2py.mirror.start_positions import Boundary
 from mm2py.observability.logging import some_of
 from mm2py.protocol.topics import NewTopic, is_another_topic
 from mm2py.types import LATEST, FlowName, TopicPartition
@@ -26,7 +28,6 @@ from mm2py_jobs.archive.archive_format import (
     ArchivedTopic,
     FileManifest,
     Shape,
-    chain_of,
     head_of,
     noted_ranges,
     offset_at,
@@ -37,6 +38,7 @@ from mm2py_jobs.archive.archive_format import (
 )
 from mm2py_jobs.archive.archive_store import ArchiveStore, each
 from mm2py_jobs.archive.last_copied import LAST, Reach, copied_reach
+from mm2py_jobs.archive.restore_ends import UNKNOWN, archived_records, restored_chain
 from mm2py_jobs.copy.expiry import expiring, refused_expiry, value_of
 from mm2py_jobs.copy.known_maps import Passed
 from mm2py_jobs.copy.plan import PartitionPlan, Plan, Refusal
@@ -80,7 +82,8 @@ class ArchivedLog:
     is restored into.
 
     ``lost``: offsets that it has not, or not any more; ``ahead``: records that a killed run has
-    left behind its end, which are not restored.
+    left behind its end, which are not restored; ``is_cut``: ``end`` is the one that was asked for
+    (``--to``), and ``left_out`` are the archived records from there on.
     """
 
     topic: ArchivedTopic
@@ -95,17 +98,31 @@ class ArchivedLog:
     mirrors: Sequence[tuple[int, str, str, int]] = ()
     broken: str = ""
     """Why nothing of it can be restored now."""
+    is_cut: bool = False
+    left_out: int = 0
+    has_end: bool = True
+    """Whether ``end`` is known: what is damaged may hide a time."""
+
+    @property
+    def source(self) -> TopicPartition:
+        return TopicPartition(self.topic.topic, self.partition)
 
     @property
     def target(self) -> TopicPartition:
         return TopicPartition(self.target_topic, self.partition)
 
 
+_ALL: Final = Boundary()
+
+
 def read_archive(
-    store: ArchiveStore, topics: Callable[[str], bool], name: Callable[[str], str]
+    store: ArchiveStore,
+    topics: Callable[[str], bool],
+    name: Callable[[str], str],
+    to: Boundary = _ALL,
 ) -> list[ArchivedLog]:
-    """Return what there is of the chosen topics; ``name`` gives the topic that one is restored
-    into.
+    """Return what there is of the chosen topics up to an end; ``name`` gives the topic that one is
+    restored into.
 
     Raises:
         ConfigError: there is no such archive, its shape cannot be restored, or two topics get the
@@ -129,7 +146,7 @@ def read_archive(
             )
     partitions = each(partial(_partitions, store), chosen)
     return each(
-        lambda it: _read_log(store, *it),
+        lambda it: _read_log(store, *it, to),
         (
             (topic, name(topic.topic), number, noted.get(number))
             for topic, (count, noted) in zip(chosen, partitions, strict=True)
@@ -153,24 +170,28 @@ def _read_log(
     target: str,
     number: int,
     noted: tuple[int, int] | None,
+    to: Boundary,
 ) -> ArchivedLog:
     tp = TopicPartition(topic.topic, number)
     try:
-        chain = chain_of(store, tp)
-        ahead = records_ahead(store, tp, chain[-1].end if chain else 0)
-    except (ConfigError, PartitionError) as error:
-        return _broken(store, topic, tp, target, noted, str(error))
+        chain, begins, end, is_cut, left_out = restored_chain(store, tp, to)
+        ahead = 0 if is_cut else records_ahead(store, tp, end)
+    except (ConfigError, PartitionError, ProtocolError) as error:
+        return _broken(store, topic, tp, target, noted, str(error), to)
     return ArchivedLog(
         topic=topic,
         partition=number,
         target_topic=target,
-        begins=chain[0].first if chain else 0,
-        end=chain[-1].end if chain else 0,
+        begins=begins,
+        end=end,
         records=sum(it.records for it in chain),
         bytes=sum(it.size_bytes for it in chain),
-        lost=sum(it.first - it.begins for it in chain) + _missing(topic, number, noted, chain),
+        lost=sum(min(it.first, end) - it.begins for it in chain)
+        + _missing(topic, number, noted, chain, is_cut=is_cut),
         ahead=ahead,
         mirrors=[mirror for it in chain for mirror in it.mirrors],
+        is_cut=is_cut,
+        left_out=left_out,
     )
 
 
@@ -181,20 +202,26 @@ def _broken(
     target: str,
     noted: tuple[int, int] | None,
     cause: str,
+    to: Boundary,
 ) -> ArchivedLog:
     """Return a partition whose manifests are damaged, or lack one: its lane says so, and the flow
     copies nothing behind the gap meanwhile."""
     begins, end = range_by_names(store, tp)
+    end = max(end, 0 if noted is None else noted[1])
+    is_cut = to.offset is not None and begins < to.offset < end
     return ArchivedLog(
         topic=topic,
         partition=tp.partition,
         target_topic=target,
         begins=begins,
-        end=max(end, 0 if noted is None else noted[1]),
+        end=to.offset if to.offset is not None and is_cut else end,
         records=0,
         bytes=0,
         lost=0,
         broken=cause,
+        is_cut=is_cut,
+        left_out=UNKNOWN if is_cut else 0,
+        has_end=to.timestamp is None,
     )
 
 
@@ -203,6 +230,8 @@ def _missing(
     partition: int,
     noted: tuple[int, int] | None,
     chain: Sequence[FileManifest],
+    *,
+    is_cut: bool,
 ) -> int:
     """Return how many offsets files had that are gone from either end, as where a bucket deletes
     what is old."""
@@ -211,7 +240,7 @@ def _missing(
         return 0
     first, end = (chain[0].begins, chain[-1].end) if chain else (begins, begins)
     ends = topic.ends.get(str(partition), 0), 0 if noted is None else noted[1]
-    return max(0, first - begins) + max(0, max(ends) - end)
+    return max(0, first - begins) + (0 if is_cut else max(0, max(ends) - end))
 
 
 def _last_partition(store: ArchiveStore, topic: str) -> int:
@@ -266,13 +295,15 @@ class Restore:
         """Where the target's logs ended at the last plan."""
         self.passed: set[TopicPartition] = set()
         """Of which the position was set past records that the target has no copies of."""
+        self.beyond: set[TopicPartition] = set()
+        """Of which the target has more than is to be restored."""
         self._copied: dict[TopicPartition, Reach | None] = {}
         """Which records before a position without a topic id have copies."""
         self._same: set[str] = set()
         """Topics of which a partition shows it: they are created again as a whole."""
 
     def _key(self, log: ArchivedLog) -> TopicPartition:
-        return log.target if self.is_renamed else TopicPartition(log.topic.topic, log.partition)
+        return log.target if self.is_renamed else log.source
 
     async def plan(self, known: Known, *, accepts_expiry: bool = False) -> Plan:
         """Return ranges and refusals; ``known`` are the positions and maps of the flow.
@@ -284,6 +315,7 @@ class Restore:
         self.emptied.clear()
         self.cut_off.clear()
         self.passed.clear()
+        self.beyond.clear()
         copies = await self._target.describe_topics({it.target_topic for it in logs.values()})
         refused = self._too_small(copies)
         there = {
@@ -308,6 +340,7 @@ class Restore:
             if end and not refusal and self._has_no_id(key, known):
                 refusal = await self._refusal_of_others(key, log, known.resume(key))
             refusal = refusal or self._refusal_of_passed(key, log, known)
+            refusal = refusal or await self._refusal_of_end(key, log, known, end)
             if refusal and not end:
                 self.emptied.add(key)
             elif refusal and 0 <= known.resume(key) < log.begins:
@@ -326,6 +359,7 @@ class Restore:
                     end=log.end,
                     bytes=log.bytes * (log.end - min(at, log.end)) // (log.end - log.begins),
                     resumes=end > 0,
+                    left_out=log.left_out,
                 )
             )
         settings, notes = await changed_settings(self._target, planned, copies)
@@ -357,9 +391,8 @@ class Restore:
         if key.topic in self._same:
             return ""
         if key not in self._copied:
-            source = TopicPartition(log.topic.topic, log.partition)
             self._copied[key] = await copied_reach(
-                self._target.cluster, log.target, self._store, source, position
+                self._target.cluster, log.target, self._store, log.source, position
             )
         found = self._copied[key]
         if found is None:
@@ -396,6 +429,33 @@ class Restore:
             f"the stored position {end} was set past records from offset {first} on, which the "
             f"archive has and which were not copied to {log.target}: "
             f"{remedy if first else ''}use --rename"
+        )
+
+    async def _refusal_of_end(
+        self, key: TopicPartition, log: ArchivedLog, known: Known, end: int
+    ) -> str:
+        """Return why a copy could not end where it is to; empty where it can."""
+        if not log.has_end:
+            return f"where it ends is not known: {log.broken}; name another end (offset:N)"
+        if not log.is_cut or not end:
+            return ""
+        position = known.resume(key)
+        is_beyond = position > log.end
+        unstored = end - max(0, known.target_end(key)) if self.is_renamed else 0
+        if unstored > 0 and not is_beyond:
+            # A killed run has sent them behind its last position.
+            tp, first = log.source, max(position, log.begins)
+            with suppress(ConfigError, PartitionError, ProtocolError):  # which its lane reports
+                is_beyond = unstored > await asyncio.to_thread(
+                    archived_records, self._store, tp, first, log.end
+                )
+        if not is_beyond:
+            return ""
+        self.beyond.add(key)
+        return (
+            f"{log.target} on the target has copies of records from offset {log.end} on, where "
+            "--to ends it (its position is "
+            f"{position}): a restore removes nothing; use --rename, or delete that topic first"
         )
 
     @staticmethod
@@ -458,7 +518,7 @@ class Restore:
 
         def young(part: PartitionPlan) -> int:
             tp = TopicPartition(self.logs[part.source].topic.topic, part.partition)
-            return offset_at(self._store, tp, oldest)
+            return offset_at(self._store, tp, oldest, part.end)
 
         ends = await asyncio.to_thread(each, young, whole)
         return {

@@ -7,7 +7,7 @@ asked: it may be gone.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Final, final
@@ -15,16 +15,22 @@ from typing import Final, final
 from mm2py.client.connect.admin import Admin
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.java_regex import PatternList
-from mm2py.errors import ConfigError
+from mm2py.errors import ConfigError, Mm2pyError, UsageError
 from mm2py.mirror.backfills import Job, JobState, Lease
 from mm2py.mirror.filters import TopicSelection
 from mm2py.mirror.policies import policy_from_config
 from mm2py.mirror.producer_ids import suppression_of
+from mm2py.mirror.start_positions import Boundary, age_ms, parse_boundary
+from mm2py.observability.logging import some_of
+from mm2py.observability.quantities import utc_text
+from mm2py.protocol.topics import is_another_topic
+from mm2py.storage.job_claim import BackfillRefusedError
 from mm2py.types import FlowName, TopicPartition
 from mm2py_cli.output import FAILED, OK, Column, Printer, say
 from mm2py_jobs.archive.archive import archive_root
 from mm2py_jobs.archive.archive_store import ArchiveStore
 from mm2py_jobs.archive.restore import ArchivedLog, Rename, Restore, read_archive
+from mm2py_jobs.archive.restore_ends import UNKNOWN
 from mm2py_jobs.copy.archive_order import ARCHIVE, ArchivedCopy, TaskArchive
 from mm2py_jobs.copy.backfill import STOPPED, new_job
 from mm2py_jobs.copy.backfill_flow import BackfillSession
@@ -36,6 +42,7 @@ from mm2py_jobs.job_options import RestoreOptions
 from mm2py_jobs.open_flow import flow_plan, refuse_transforms
 from mm2py_workers.answers import count_of
 
+_ALL: Final = "now"
 _COLUMNS: Final = (
     Column.text("TOPIC", "topic"),
     Column.count("PARTITION", "partition"),
@@ -45,15 +52,91 @@ _COLUMNS: Final = (
     Column.count("TO", "target_to"),
     Column.text("CAUSE", "cause"),
 )
+_END_COLUMNS: Final = (
+    Column.count("ENDS BEFORE", "source_to"),
+    Column.count("LEFT OUT", "left_out"),
+)
+"""With ``--to``."""
+
+_SHOWN: Final = 5
+_SOURCE_S: Final = 10.0
+"""How long the source may take to say what it still has: it may be gone."""
 
 
-def job_of(options: RestoreOptions, root: str) -> Job:
-    """Return a job as its record keeps it: another run continues it only with the same
-    arguments."""
+def job_of(options: RestoreOptions, root: str, end: str = "") -> Job:
+    """Return a job as its record keeps it: another run continues it only with the same arguments.
+    ``end`` is what ``--to`` means, where that is counted from now."""
     archive = f"{root} as {options.rename}" if options.rename else root
     if options.topics:
         archive += f", topics {options.topics}"
-    return new_job("", topics=options.topics or "", archive=archive)
+    if options.end != _ALL:
+        archive += f", to {options.end}"
+    return new_job("", topics=options.topics or "", end=end or options.end, archive=archive)
+
+
+def end_of(
+    options: RestoreOptions, archive: str, jobs: Iterable[Job | None]
+) -> tuple[str, Boundary]:
+    """Return ``--to`` as the job's record keeps it, and what it means.
+
+    An age is counted once: runs that continue one of ``jobs`` end where that was to end.
+
+    Raises:
+        UsageError: it is not understood, or is a time to come.
+    """
+    end = parse_boundary(options.end, "--to", _ALL)
+    if end.timestamp is None or age_ms(options.end) < 0:
+        text = options.end
+    else:
+        begun = (it for it in jobs if it is not None and not it.state.is_over)
+        text = next(
+            (it.end for it in begun if it.archive == archive), f"{utc_text(end.timestamp)}Z"
+        )
+        end = parse_boundary(text, "--to", _ALL)
+    if end.timestamp is not None and end.timestamp > SYSTEM_CLOCK.now_ms():
+        raise UsageError(
+            f"--to {options.end} is a time to come",
+            remedy="correct it, or leave it out: all that is archived is restored",
+        )
+    return text, end
+
+
+def check_end(logs: Sequence[ArchivedLog], to: Boundary, text: str) -> None:
+    """Refuse an end that no partition has; ``ConfigError``: it lies before or behind all that is
+    archived."""
+    there = [it for it in logs if not it.broken and (it.end > it.begins or it.left_out)]
+    if not there or to == Boundary():
+        return
+    if all(it.end <= it.begins for it in there):
+        log = there[0]
+        raise ConfigError(
+            f"the archive has nothing before --to {text}",
+            remedy=f"correct it; {log.source} begins at offset {log.begins}",
+        )
+    if to.offset is not None and not any(it.is_cut for it in there):
+        log = max(there, key=lambda it: it.end)
+        raise ConfigError(
+            f"--to {text} is behind all that is archived: {log.source} ends at offset {log.end}",
+            remedy="archive what is missing first, or leave --to out: all that is archived is "
+            "restored",
+        )
+
+
+def end_notes(logs: Sequence[ArchivedLog], to: Boundary) -> list[str]:
+    """Return which partitions do not end where ``--to`` says, and why."""
+    if to == Boundary():
+        return []
+    early = [str(it.source) for it in logs if not it.is_cut and not it.broken]
+    nothing = [str(it.source) for it in logs if it.is_cut and it.end <= it.begins]
+    notes: list[str] = []
+    if early:
+        notes.append(
+            f"{some_of(early, _SHOWN)}: the archive ends before --to, all that it has is "
+            "restored; what came later and is not archived is missing"
+        )
+    if nothing:
+        notes.append(f"{some_of(nothing, _SHOWN)}: the archive has nothing before --to")
+    return notes
 
 
 def as_begun(new: Job, before: Job | None) -> Job:
@@ -88,12 +171,14 @@ async def run_restore(options: RestoreOptions, printer: Printer) -> int:
     report = {
         "flow": str(session.name),
         "path": root,
+        "to": runs[0].to if runs else options.end,
         "state": _state(ended),
         "records": sum(count_of(row, "records") or 0 for row in rows),
         "restored_records": sum(count_of(row, "restored_records") or 0 for row in rows),
         "partitions": rows,
     }
-    printer.rows(report, rows, _COLUMNS, "the archive has no records of these topics")
+    columns = _COLUMNS if options.end == _ALL else (*_COLUMNS[:-1], *_END_COLUMNS, _COLUMNS[-1])
+    printer.rows(report, rows, columns, "the archive has no records of these topics")
     for cause in filter(None, (job.cause for job in ended)):
         say(f"restore: {cause}")
     for row in rows:
@@ -122,6 +207,7 @@ async def _planned(
     """Open the flow, and plan: copies of it, and topics under other names, whose positions another
     flow keeps; changes nothing."""
     rename = Rename(options.rename or None)
+    end_of(options, "", ())
     async with BackfillSession(flow_plan(options.file, options.flow)) as session:
         refuse_transforms(
             session.name,
@@ -130,23 +216,32 @@ async def _planned(
         )
         names = _CopyNames(session.name, session.flow.connector)
         root = archive_root(options.folder, session.name)
-        logs = await asyncio.to_thread(
-            read_archive,
-            ArchiveStore(root),
-            PatternList.of(options.topics or ".*").matches,
-            lambda topic: names.checked(topic, rename.name(topic, names.copy_of(topic))),
-        )
-        copies = [log for log in logs if log.target_topic == names.copy_of(log.topic.topic)]
-        others = [log for log in logs if log.target_topic != names.copy_of(log.topic.topic)]
-        target = await session.flow.admin("target")
-        runs: list[_RestoreRun] = []
-        if copies:
-            runs.append(_RestoreRun(options, root, session, target, copies, printer))
         async with BackfillSession(
             renamed_plan(session.flow.plan, session.flow.connector)
         ) as renamed:
-            if others:
-                runs.append(_RestoreRun(options, root, renamed, target, others, printer))
+            for it in (session, renamed):
+                await it.open_if_there()
+            jobs = session.store.job, renamed.store.job
+            text, to = end_of(options, job_of(options, root).archive, jobs)
+            logs = await asyncio.to_thread(
+                read_archive,
+                ArchiveStore(root),
+                PatternList.of(options.topics or ".*").matches,
+                lambda topic: names.checked(topic, rename.name(topic, names.copy_of(topic))),
+                to,
+            )
+            check_end(logs, to, options.end)
+            target = await session.flow.admin("target")
+            runs: list[_RestoreRun] = []
+            for opened in (session, renamed):
+                own = [
+                    log
+                    for log in logs
+                    if (log.target_topic == names.copy_of(log.topic.topic)) is (opened is session)
+                ]
+                if own:
+                    job = job_of(options, root, text)
+                    runs.append(_RestoreRun(options, job, to, root, opened, target, own, printer))
             for run in runs:
                 await run.plan()
             yield session, root, runs
@@ -204,6 +299,8 @@ class _RestoreRun:
     def __init__(
         self,
         options: RestoreOptions,
+        job: Job,
+        to: Boundary,
         root: str,
         session: BackfillSession,
         target: Admin,
@@ -220,7 +317,8 @@ class _RestoreRun:
             suppression_of(session.flow.connector),
             session.flow.held,
         )
-        self._root, self._new = root, job_of(options, root)
+        self._root, self._new, self._end = root, job, to
+        self.to: Final = job.end
         self._begun: Mapping[TopicPartition, int] = {}
         self.checked = Plan(flow=str(session.name), partitions=())
         self._leases: Mapping[TopicPartition, Lease] = {}
@@ -233,12 +331,71 @@ class _RestoreRun:
             # What a restore has written that was killed before it stored a position: its lanes find
             # it in the log.
             plan = replace(plan, refused=tuple(filter(self._is_lost, plan.refused)))
-        self.checked = plan
+        elif self._is_done():
+            # The flow has continued behind the end.
+            left = (it for it in plan.refused if it.source not in self._restore.beyond)
+            plan = replace(plan, refused=tuple(left))
+        notes = end_notes(list(self._restore.logs.values()), self._end)
+        if not self._restore.is_renamed:
+            notes += await self._behind(plan)
+        self.checked = replace(plan, notes=(*plan.notes, *notes))
+
+    def _is_done(self) -> bool:
+        job = self._session.store.job
+        return job is not None and job.state is JobState.DONE and job.archive == self._new.archive
+
+    async def _behind(self, plan: Plan) -> list[str]:
+        """Return what the running flow does behind ends that were asked for, and what its source
+        has no longer."""
+        logs = {it.source: self._restore.logs[it.source] for it in plan.partitions}
+        cut = {tp: log for tp, log in logs.items() if log.is_cut}
+        if not cut:
+            return []
+        notes = [
+            "the running flow copies from the source what comes after these ends; --rename keeps a "
+            "copy of the past"
+        ]
+        try:
+            async with asyncio.timeout(_SOURCE_S):
+                source = await self._session.flow.admin("source")
+                topics = await source.describe_topics({it.topic for it in cut})
+                starts = await self._session.known_starts(
+                    [
+                        it
+                        for it in cut
+                        if it.topic in topics and it.partition in topics[it.topic].partitions
+                    ]
+                )
+        except (Mm2pyError, TimeoutError) as error:
+            cause = str(error) or "no answer"
+            return [*notes, f"what the source has behind these ends is not known: {cause}"]
+        gone = [
+            f"{tp} from {log.end} to {starts[tp]}"
+            for tp, log in cut.items()
+            if starts.get(tp, -1) > log.end
+        ]
+        absent = [
+            str(tp)
+            for tp, log in cut.items()
+            if tp not in starts
+            or is_another_topic(bytes.fromhex(log.topic.topic_id), topics[tp.topic].topic_id)
+        ]
+        if gone:
+            notes.append(
+                "missing behind these ends, as the source has deleted them: "
+                f"{some_of(gone, _SHOWN)} (exclusive)"
+            )
+        if absent:
+            notes.append(
+                "missing behind these ends, as the source does not show such a partition, or has "
+                f"another topic of that name: {some_of(absent, _SHOWN)}"
+            )
+        return notes
 
     def _is_lost(self, refused: Refusal) -> bool:
         """Whether what a former run has restored, or what comes next, is gone, or was passed by
         hand: another one would continue behind it."""
-        key = TopicPartition(refused.topic, refused.partition)
+        key = refused.source
         lease = self._session.store.leases.get(key)
         is_emptied = key in self._restore.emptied and lease is not None and lease.records > 0
         return is_emptied or key in self._restore.cut_off | self._restore.passed
@@ -267,6 +424,10 @@ class _RestoreRun:
         await restore.make_topics()
         known = await session.known(restore.logs, whole=True)
         plan = await restore.plan(known, accepts_expiry=True)  # it was asked for above
+        if job is None and restore.is_renamed and restore.beyond:
+            # Lanes of a run that was killed have sent more since.
+            reasons = (it.reason for it in plan.refused if it.source in restore.beyond)
+            raise BackfillRefusedError(next(reasons))
         stale = restore.stale(plan, known)
         plan = replace(plan, forgotten=tuple(stale))
         ends = {log: known.target_end(log) for log in restore.logs if log not in stale}
@@ -310,6 +471,7 @@ class _RestoreRun:
                     "source_to": log.end,
                     "lost_in_archive": log.lost,
                     "archived_ahead": log.ahead,
+                    "left_out": None if log.left_out == UNKNOWN else log.left_out,
                     "cause": "" if lease is None else lease.cause,
                 }
             )

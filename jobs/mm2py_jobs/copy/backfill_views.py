@@ -220,6 +220,8 @@ def print_plan(printer: Printer, plan: Plan, document: Mapping[str, object]) -> 
         Column.count("TO", "to"),
         Column.size("BYTES", "bytes"),
     ]
+    if any(it.left_out for it in plan.partitions):
+        columns.append(Column.count("LEFT OUT", "left_out"))
     partitions = rows_of(document, "partitions")
     printer.show(printer.table(partitions, columns))
     if not partitions and not plan.refused:

@@ -31,7 +31,8 @@ class PartitionPlan:
     """One partition to copy: source offsets ``start`` to ``end`` (exclusive), and about how many
     bytes that is.
 
-    ``again``: it is copied from ``start`` on whatever was copied before.
+    ``again``: it is copied from ``start`` on whatever was copied before. ``left_out``: of a
+    restore, archived records from ``end`` on, -1 where that is not known.
     """
 
     topic: str
@@ -42,6 +43,7 @@ class PartitionPlan:
     bytes: int
     resumes: bool = False
     again: CopyAgain | None = None
+    left_out: int = 0
     brokers: frozenset[str] = frozenset()
     """That it is read from and written to, where lanes at a broker are limited."""
 
@@ -63,6 +65,10 @@ class Refusal:
     topic: str
     partition: int
     reason: str
+
+    @property
+    def source(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +131,7 @@ class Plan:
                     "to": partition.end,
                     "offsets": partition.end - partition.start,
                     "bytes": _known_bytes([partition]),
+                    **({"left_out": partition.left_out} if partition.left_out else {}),
                 }
                 for partition in self.partitions
             ],

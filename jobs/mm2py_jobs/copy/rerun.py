@@ -19,14 +19,12 @@ from mm2py.config.clients import producer_settings
 from mm2py.errors import ConfigError, FatalError
 from mm2py.mirror.start_positions import Boundary, parse_boundary
 from mm2py.protocol.record_batch import RecordBatch
-from mm2py.protocol.records import decode_batch
 from mm2py.protocol.topics import NO_TOPIC_ID, NewTopic, is_another_topic
-from mm2py.runtime.tasks.record_task import new_batch
 from mm2py.types import LATEST, TopicPartition
 from mm2py_cli.output import OK, Column, Printer, say
 from mm2py_jobs.flow_sides import FlowSides
 from mm2py_jobs.job_options import RerunOptions
-from mm2py_jobs.log.log_batches import LogBatch, sendable
+from mm2py_jobs.log.log_batches import cut
 from mm2py_jobs.log.log_ends import LogEnds, listed_offsets, log_ends
 from mm2py_jobs.log.range_reader import RangeReader
 from mm2py_jobs.open_flow import flow_sides
@@ -271,7 +269,7 @@ class _Rerun:
         target = TopicPartition(self._options.into, tp.partition)
         async for batches in self._reader.read(tp, log.start, log.end):
             for batch in batches:
-                inside = cut(tp, batch, log)
+                inside = cut(tp, batch, log.start, log.end)
                 self._pending[tp] = self._pending.get(tp, 0) + sum(it.count for it in inside)
                 self._sender.enqueue(tp, target, inside)
             await self._until(lambda: self._sender.buffered_bytes < _UNDER_WAY_BYTES)
@@ -344,18 +342,3 @@ def original_of(into: str, topic: str, sides: FlowSides, listed: Iterable[str]) 
     """
     copied = (it for it in sorted(listed) if it == topic or sides.chooses(it))
     return next((it for it in (topic, *copied) if sides.copy_of(it) == into), "")
-
-
-def cut(tp: TopicPartition, batch: LogBatch, log: LogEnds) -> list[RecordBatch]:
-    """Return what of a batch is in the range, as the Sender takes it."""
-    if not batch.runs and log.start <= batch.base_offset and batch.last_offset < log.end:
-        data = memoryview(bytearray(batch.data))
-        return sendable(data, batch.base_offset, tp, batch.base_offset)
-    inside = [
-        record
-        for record in decode_batch(batch.data, batch.runs).records
-        if log.start <= record.offset < log.end
-    ]
-    if not inside:
-        return []
-    return [new_batch([it.offset for it in inside], inside, batch.codec)]

@@ -27,6 +27,7 @@ from mm2py.protocol.record_batch import (
 )
 from mm2py.protocol.record_bytes import damaged
 from mm2py.protocol.records import decode_batch
+from mm2py.runtime.tasks.record_task import new_batch
 from mm2py.types import TopicPartition
 
 _LOG_OVERHEAD: Final = 12
@@ -89,6 +90,30 @@ def sendable(
             staged.problem.text, topic=tp.topic, partition=tp.partition, offset=base_offset
         )
     return staged.batches
+
+
+def cut(tp: TopicPartition, batch: LogBatch, first: int, end: int) -> list[RecordBatch]:
+    """Return what of a batch has offsets of ``first <= offset < end``, as the Sender takes it, in
+    bytes of its own; raises as ``sendable``."""
+    if not batch.runs and batch.last_offset < end:
+        return sendable(memoryview(bytearray(batch.data)), first, tp, batch.base_offset)
+    if first <= batch.base_offset and batch.last_offset < end:
+        return [
+            RecordBatch(
+                memoryview(bytearray(batch.data)),
+                batch.base_offset,
+                batch.last_offset,
+                batch.count,
+                batch.max_timestamp,
+                -1,
+                batch.attributes,
+                batch.runs,
+                None,
+            )
+        ]
+    records = decode_batch(batch.data, batch.runs).records
+    inside = [it for it in records if first <= it.offset < end]
+    return [new_batch([it.offset for it in inside], inside, batch.codec)] if inside else []
 
 
 @final

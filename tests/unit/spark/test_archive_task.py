@@ -66,9 +66,19 @@ def a_batch(first: int) -> bytearray:
     return data
 
 
-def publish(store: ArchiveStore, tp: TopicPartition, first: int, end: int) -> Path:
-    """Write a file with batches of five records; return where it is."""
-    rows = [batch_row(log_batch(memoryview(a_batch(at)))) for at in range(first, end, 5)]
+def publish(
+    store: ArchiveStore,
+    tp: TopicPartition,
+    first: int,
+    end: int,
+    batches: Sequence[bytearray] | None = None,
+    *,
+    lost_from: int = -1,
+) -> Path:
+    """Write a file with these batches, or with batches of five records; return where it is."""
+    made = [a_batch(at) for at in range(first, end, 5)] if batches is None else batches
+    logged = [log_batch(memoryview(it)) for it in made]
+    rows = [batch_row(it) for it in logged]
     arrays = [
         pa.array(list(column), BATCHES.field(at).type)
         for at, column in enumerate(zip(*rows, strict=True))
@@ -84,10 +94,11 @@ def publish(store: ArchiveStore, tp: TopicPartition, first: int, end: int) -> Pa
         partition=tp.partition,
         first=first,
         end=end,
-        records=end - first,
+        records=sum(it.count for it in logged),
         size_bytes=len(data),
         file=name,
         sha256=sha256(data).hexdigest(),
+        lost_from=lost_from,
     )
     put_manifest(store, manifest)
     return Path(store.path, partition_folder(tp), name)

@@ -24,11 +24,11 @@ from mm2py_jobs.copy.backfill_runs import check_continues
 from mm2py_jobs.copy.known_maps import KnownMap
 from mm2py_jobs.copy.lanes import Term
 from mm2py_jobs.copy.plan import PartitionPlan
-from mm2py_jobs.copy.rerun import LandedRecords, check_topic, cut, original_of
+from mm2py_jobs.copy.rerun import LandedRecords, check_topic, original_of
 from mm2py_jobs.copy.stream_copy import CopyTotals
 from mm2py_jobs.flow_sides import FlowSides
 from mm2py_jobs.job_options import BackfillOptions, RestoreOptions, VerifyOptions
-from mm2py_jobs.log.log_batches import log_batch, records_in
+from mm2py_jobs.log.log_batches import cut, log_batch, records_in
 from mm2py_jobs.log.log_ends import LogEnds
 from mm2py_jobs.spark.place import SparkPlace
 from mm2py_jobs.verify.repair_run import lost_of, repaired_report
@@ -283,7 +283,7 @@ def test_a_batch_is_cut_where_the_range_ends_and_keeps_its_codec(
     data[0:8] = (10).to_bytes(8, "big")
     batch = log_batch(memoryview(data))
     assert records_in(batch, log.start, log.end) == len(values)
-    found = cut(TP, batch, log)
+    found = cut(TP, batch, log.start, log.end)
     kept = [
         it for batch in found for one in decode_batches(sealed(batch.data)) for it in one.records
     ]
