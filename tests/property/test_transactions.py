@@ -561,9 +561,13 @@ async def test_a_start_recognises_what_each_killed_predecessor_wrote_under_anoth
     implicit: bool,
 ) -> None:
     async with World(1, implicit=implicit) as world, asyncio.timeout(END_S):
+
+        def has(writers: int) -> bool:
+            return min(map(len, world.writers())) == writers
+
         for writers in (1, 2):
             lane = Attempt(world, transactional=False, commits=False)
-            await eventually(lambda count=writers: min(map(len, world.writers())) == count)
+            await eventually(partial(has, writers))
             await world.end_all([lane])
             # As by an exactly-once start that is killed then: the next lane changes its id.
             for source, (*_, producer_id) in zip(world.sources, world.writers(), strict=True):

@@ -254,7 +254,7 @@ class SourceOrder:
         """Pass on copies of parts that are not done, where all of a part's records have one home
         (4)."""
         for source, state in self._sources.items():
-            if state.parts and state.parts[0].records.keys() == {state.home}:
+            if state.parts and set(state.parts[0].records) == {state.home}:
                 self._pass_copies(source, state, state.arrived.get(state.home, 0))
 
     def returnable(self, source: TopicPartition, records: int) -> tuple[int, int] | None:
