@@ -16,7 +16,8 @@ the replication policy names anew, is noticed without a record: its map loses al
 loss is reported once (``LostCopies``); 8 a position or a page that a task which is gone wrote late
 does not count, and is written over: by the next start, or by the task that runs (``again``);
 9 a producer id is stored in one page with all copies that were acknowledged or recognised before
-it: a start takes what another id wrote after the map's end for another writer's.
+it, and that of a former task stays until then: a start takes what another id wrote after the map's
+end for another writer's.
 """
 
 import asyncio

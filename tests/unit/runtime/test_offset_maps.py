@@ -783,7 +783,7 @@ async def test_a_late_position_is_replaced_by_the_one_that_counts(topic: MemoryT
     assert context.stored() == stored
 
 
-async def test_a_start_that_ends_while_it_compares_the_log_keeps_the_producer_id_of_what_is_there(
+async def test_invariant_9_a_start_that_ends_while_it_compares_the_log_keeps_the_id_of_what_is_there(
     topic: MemoryTopic,
 ) -> None:
     killed = LogEnd(0, NEW, 7, lasts=False)
