@@ -263,8 +263,7 @@ class GroupSync:
         self._wanted.pop(group, None)  # its turn has what changed meanwhile
         self._in_use.discard(group)  # a refusal for another cause is reported
         # A coordinator that moves has all of its groups with it.
-        level = logging.DEBUG if isinstance(cause, RetriableError) else logging.WARNING
-        self._refusals.note(group, str(cause), level=level)
+        self._refusals.note(group, str(cause), quiet=isinstance(cause, RetriableError))
 
     def _clear(self, group: str) -> None:
         self._again.pop(group, None)
