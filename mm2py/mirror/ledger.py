@@ -15,6 +15,7 @@ from typing import Final, final
 
 from mm2py.api.context import EventKind, LossEvent
 from mm2py.errors import ProtocolError
+from mm2py.mirror.offset_ranges import outside
 from mm2py.mirror.versioned_json import Members, decode, encode
 from mm2py.protocol.topics import NO_TOPIC_ID
 from mm2py.types import TopicPartition
@@ -250,22 +251,13 @@ class KnownEvents:
         # Such an event happens at one offset any number of times; that it is known proves nothing.
         if event.kind.may_repeat and not event.again:
             return (event,)
-        parts = _without(event, known)
+        ranges = [known]
         if event.kind is EventKind.SKIPPED:  # the failover that kept a range set the position
-            kept = kinds.get(EventKind.QUARANTINED)
-            parts = tuple(it for part in parts for it in _without(part, kept))
-        return parts
-
-
-def _without(event: LossEvent, known: tuple[int, int] | None) -> tuple[LossEvent, ...]:
-    """Return the parts of an event outside of a range."""
-    first, last = event.first_offset, event.last_offset
-    if known is None or last < known[0] or first > known[1]:
-        return (event,)
-    below = (first, min(last, known[0] - 1))
-    above = (max(first, known[1] + 1), last)
-    return tuple(
-        replace(event, first_offset=low, last_offset=high)
-        for low, high in (below, above)
-        if low <= high
-    )
+            ranges.append(kinds.get(EventKind.QUARANTINED))
+        within = [it for it in ranges if it is not None and it[0] <= last and first <= it[1]]
+        if not within:
+            return (event,)
+        return tuple(
+            replace(event, first_offset=low, last_offset=end - 1)
+            for low, end in outside(first, last + 1, ((low, high + 1) for low, high in within))
+        )

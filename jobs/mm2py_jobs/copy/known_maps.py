@@ -3,7 +3,7 @@
 Flow: the map topic on the target -> ``known_maps`` -> ``KnownMap`` of each partition.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, final
 
@@ -23,6 +23,7 @@ from mm2py.mirror.offset_map_pages import (
     is_late,
     offset_map_topic,
 )
+from mm2py.mirror.offset_ranges import outside
 from mm2py.protocol.records import Record
 from mm2py.types import ClusterAlias, TopicPartition
 
@@ -135,17 +136,6 @@ def not_copied(
     """Yield the parts of a range of source offsets of which ``segments`` have no copies."""
     copied = ((it.source, limit) for it, limit in segments if it.mark is Mark.COPIED)
     yield from outside(first, end, copied)
-
-
-def outside(first: int, end: int, ranges: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Yield the parts of a range of offsets that are in none of these ``ranges``."""
-    for low, high in sorted(ranges):
-        if low < end and first < high:
-            if first < low:
-                yield first, low
-            first = high
-    if first < end:
-        yield first, end
 
 
 async def known_maps(target: Cluster, source: ClusterAlias) -> Mapping[TopicPartition, KnownMap]:

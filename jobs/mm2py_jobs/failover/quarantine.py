@@ -27,12 +27,12 @@ from mm2py.mirror.ledger import (
     ledger_topic,
     topic_id_text,
 )
+from mm2py.mirror.offset_ranges import outside
 from mm2py.protocol.abort_filter import ABORT, marker_type
 from mm2py.protocol.error_codes import TOPIC_ALREADY_EXISTS
 from mm2py.protocol.records import NewRecord, Record, decode_batch
 from mm2py.protocol.topics import NO_TOPIC_ID, NewTopic
 from mm2py.types import TopicPartition
-from mm2py_jobs.copy.known_maps import outside
 from mm2py_jobs.failover.clusters import FailoverClusters
 from mm2py_jobs.log.log_batches import LogBatch
 from mm2py_jobs.log.log_ends import log_ends

@@ -30,6 +30,7 @@ from mm2py.flows.view_models import GroupView
 from mm2py.mirror.failovers import FailoverKind, OpenTransaction, Tail, quarantine_topic
 from mm2py.mirror.filters import TopicSelection, config_property_filter_from_config
 from mm2py.mirror.flow_state import enabled
+from mm2py.mirror.offset_ranges import outside
 from mm2py.observability.logging import some_of
 from mm2py.protocol.acls import Acl
 from mm2py.protocol.configs import ConfigEntry
@@ -37,7 +38,7 @@ from mm2py.protocol.topics import is_another_topic
 from mm2py.types import LATEST, FlowName, TopicPartition
 from mm2py_connectors.acl_sync import remote_acls
 from mm2py_connectors.config_sync import config_operations
-from mm2py_jobs.copy.known_maps import KnownMap, known_maps, lost_copies, not_copied, outside
+from mm2py_jobs.copy.known_maps import KnownMap, known_maps, lost_copies, not_copied
 from mm2py_jobs.copy.survey import Known
 from mm2py_jobs.copy_limits import limits_of
 from mm2py_jobs.failover.clusters import FailoverClusters

@@ -21,10 +21,11 @@ from mm2py.flows.flow_ledger import read_ledger
 from mm2py.mirror.failovers import quarantine_topic
 from mm2py.mirror.offset_lookup import beginning_of
 from mm2py.mirror.offset_map_pages import Mark, Page, Segment
+from mm2py.mirror.offset_ranges import outside
 from mm2py.protocol.configs import ConfigEntry
 from mm2py.protocol.topics import is_another_topic
 from mm2py.types import TopicPartition
-from mm2py_jobs.copy.known_maps import KnownMap, known_maps, not_copied, outside
+from mm2py_jobs.copy.known_maps import KnownMap, known_maps, not_copied
 from mm2py_jobs.flow_sides import FlowSides
 from mm2py_jobs.log.log_ends import LogEnds, log_ends
 from mm2py_jobs.verify.log_entries import OffsetRange

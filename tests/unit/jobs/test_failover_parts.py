@@ -24,12 +24,13 @@ from mm2py.mirror.failovers import (
     Tail,
 )
 from mm2py.mirror.offset_map_pages import Mark, Page, Segment
+from mm2py.mirror.offset_ranges import outside
 from mm2py.storage.connect_json import TargetPut, encode_config_record
 from mm2py.testing.clock import FakeClock
 from mm2py.types import ClusterAlias, FlowName, TargetState, TopicPartition
 from mm2py_cli.app import app
 from mm2py_cli.output import Output, Printer
-from mm2py_jobs.copy.known_maps import KnownMap, outside
+from mm2py_jobs.copy.known_maps import KnownMap
 from mm2py_jobs.copy.survey import Known
 from mm2py_jobs.failover import commands, survey
 from mm2py_jobs.failover.clusters import FailoverClusters
