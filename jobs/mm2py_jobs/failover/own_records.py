@@ -20,9 +20,9 @@ from mm2py.clock import each_of
 from mm2py.errors import FatalError, PartitionError, ProtocolError, RetriableError, ServerError
 from mm2py.mirror.offset_lookup import beginning_of
 from mm2py.mirror.offset_map_pages import Mark
-from mm2py.protocol.configs import ConfigEntry
 from mm2py.protocol.topics import NO_TOPIC_ID, is_another_topic
 from mm2py.types import TopicPartition
+from mm2py_jobs.copy.expiry import value_of
 from mm2py_jobs.copy.known_maps import KnownMap, known_maps
 from mm2py_jobs.failover.clusters import FailoverClusters
 from mm2py_jobs.log.log_batches import LogBatch
@@ -202,11 +202,13 @@ class _Search:
             return
         for it in looks:
             topic, copy = it.source.topic, it.copy.topic
+            ours = {entry.name: entry for entry in here.get(topic, ())}
+            theirs = {entry.name: entry for entry in copies.get(copy, ())}
             if topic not in there or is_another_topic(it.source_id, there[topic].topic_id):
                 self._unlike[it.copy] = f"{topic} of {alias} is not the topic that was copied"
-            elif "compact" in _value(here[topic], "cleanup.policy"):
+            elif "compact" in value_of(ours, "cleanup.policy"):
                 self._unlike[it.copy] = f"{alias} compacts {topic}, and may have removed them"
-            elif _value(copies[copy], "message.timestamp.type") == "LogAppendTime":
+            elif value_of(theirs, "message.timestamp.type") == "LogAppendTime":
                 self._unlike[it.copy] = f"{other} stamps the records of {copy} itself"
 
     async def find(self, look: _Look) -> OwnRecords:
@@ -322,10 +324,6 @@ class _PassedRecords:
             for old in list(islice(self._recent, max(0, len(self._recent) - RECENT))):
                 del self._recent[old]
         return True
-
-
-def _value(entries: Sequence[ConfigEntry], name: str) -> str:
-    return next((it.value or "" for it in entries if it.name == name), "")
 
 
 async def has_records(
