@@ -24,6 +24,7 @@ from typing import Final, NamedTuple, cast, final
 import pyarrow as pa
 from pyarrow import parquet
 
+from mm2py.client.parts import chunks
 from mm2py.errors import ConfigError, FatalError, PartitionError
 from mm2py.types import TopicPartition
 from mm2py_jobs.archive.archive import FILE_BYTES, archive_root
@@ -286,8 +287,8 @@ def run_lane(lane: Mapping[str, object]) -> dict[str, object]:
     upkeep = Upkeep(joins=bool(lane["joins"]), oldest_ms=int(str(lane["oldest_ms"])))
     rows = cast("Sequence[tuple[str, int, int, int]]", lane["partitions"])
     answers: list[dict[str, object]] = []
-    for at in range(0, len(rows), _AT_ONCE):
-        part = [_Waiting(*it) for it in rows[at : at + _AT_ONCE]]
+    for chunk in chunks(rows, _AT_ONCE):
+        part = [_Waiting(*it) for it in chunk]
         if lane["lost"]:
             found = [_Found(TopicPartition(*it[:2]), it.since) for it in part]
         else:

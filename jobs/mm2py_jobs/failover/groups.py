@@ -29,6 +29,7 @@ from mm2py.client.connect.cluster import Cluster
 from mm2py.client.connect.group_admin import Committed, GroupAdmin, GroupCatalog
 from mm2py.client.connect.share_positions import CONSUMER_GROUPS, SHARE_GROUPS, GroupRequests
 from mm2py.client.fetch.log_reader import LogReader
+from mm2py.client.parts import chunks
 from mm2py.clock import Clock
 from mm2py.config.mirror_options import GROUPS_EXCLUDE
 from mm2py.errors import (
@@ -146,15 +147,12 @@ async def move_all(clusters: FailoverClusters, groups: Groups, *, writes: bool) 
     unanswered: dict[str, RetriableError] = {}
     names = sorted(offsets)
     writer = _Commits(target, await target.coordinators(names)) if writes else None
-    for start in range(0, len(names), AT_ONCE):
+    for part in chunks(names, AT_ONCE):
         answers = await asyncio.gather(
-            *(
-                _move(writer, it, offsets[it], committed[it], left.get(it, []))
-                for it in names[start : start + AT_ONCE]
-            ),
+            *(_move(writer, it, offsets[it], committed[it], left.get(it, [])) for it in part),
             return_exceptions=True,
         )
-        for group, answer in zip(names[start:], answers, strict=False):
+        for group, answer in zip(part, answers, strict=True):
             if isinstance(answer, RetriableError):
                 # It holds up the groups of its coordinator, no others.
                 unanswered[group] = answer
