@@ -15,7 +15,7 @@ them list the folder again. No I/O but through ``ArchiveStore``.
 
 import json
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
@@ -215,6 +215,11 @@ def kind_of(name: str) -> str:
     return name.rpartition(".")[2]
 
 
+def begun_in(names: Iterable[str]) -> list[int]:
+    """Return where the published manifests of a folder begin, in its order."""
+    return [begins_of(it) for it in names if kind_of(it) == PUBLISHED]
+
+
 def _begins_at(name: str, kind: str, begins: int) -> bool:
     return kind_of(name) == kind and begins_of(name) == begins
 
@@ -255,10 +260,10 @@ def range_of_chain(store: ArchiveStore, tp: TopicPartition) -> tuple[int, int] |
     """
 
     def read(names: Sequence[str]) -> tuple[int, int] | None:
-        begins = [begins_of(it) for it in names if kind_of(it) == PUBLISHED]
-        if not begins:
+        begun = begun_in(names)
+        if not begun:
             return None
-        return begins[0], max(it.end for it in _begun_at(store, tp, begins[-1], names))
+        return begun[0], max(it.end for it in _begun_at(store, tp, begun[-1], names))
 
     return settled(store, tp, read)
 
@@ -268,8 +273,8 @@ def range_by_names(store: ArchiveStore, tp: TopicPartition) -> tuple[int, int]:
     be read."""
     with suppress(ConfigError, PartitionError):
         return range_of_chain(store, tp) or (0, 0)
-    firsts = [begins_of(it) for it in store.names(partition_folder(tp)) if kind_of(it) == PUBLISHED]
-    return firsts[0], firsts[-1] + 1
+    begun = begun_in(store.names(partition_folder(tp)))
+    return begun[0], begun[-1] + 1
 
 
 def _begun_at(

@@ -7,7 +7,7 @@ so that a kill leaves files that nothing names, for the next one to remove.
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from mm2py.types import TopicPartition
@@ -16,6 +16,7 @@ from mm2py_jobs.archive.archive_format import (
     STAGED,
     FileManifest,
     begins_of,
+    begun_in,
     kind_of,
     manifest_at,
     manifests_in,
@@ -30,7 +31,6 @@ _FILE_OR_PART: Final = re.compile(r"(\d+)-(\d+)\..*\.parquet(?:\.\w+\.tmp)?")
 JOINED_FILE: Final = ".joined.parquet"
 """How the name of a file ends that was made of others: until its manifest is there it doubles them,
 and only who joins removes it."""
-_ALL: Final = 2**63
 
 
 def remove_unnamed(store: ArchiveStore, tp: TopicPartition) -> None:
@@ -38,7 +38,7 @@ def remove_unnamed(store: ArchiveStore, tp: TopicPartition) -> None:
 
     They are of attempts that were killed, or that published at the same time as a wider one.
 
-    Only below the end of the chain: nobody who still writes one can publish it there, or what is
+    Only below the end of the chain: no run that still writes one can publish it there, or what is
     published counts in its place.
     """
     folder = partition_folder(tp)
@@ -98,15 +98,20 @@ def remove_replaced(store: ArchiveStore, tp: TopicPartition, begins: int) -> boo
 
 def files_within(names: Sequence[str], begins: int, end: int) -> list[str]:
     """Return the files, whole or not, of a folder that have nothing outside of a range."""
-    spans = ((it, _FILE_OR_PART.fullmatch(it)) for it in names)
-    return [it for it, span in spans if span and begins <= int(span[1]) and int(span[2]) < end]
+    return [name for name, first, last in _files_in(names) if begins <= first and last < end]
+
+
+def _files_in(names: Iterable[str]) -> Iterator[tuple[str, int, int]]:
+    """Yield the files of a folder, whole or not, with their first and last offset."""
+    for name in names:
+        if match := _FILE_OR_PART.fullmatch(name):
+            yield name, int(match[1]), int(match[2])
 
 
 def crowded(names: Sequence[str], chain: Sequence[FileManifest]) -> list[FileManifest]:
     """Return the manifests of a chain in whose range the folder has other manifests, or files."""
-    spans = (_FILE_OR_PART.fullmatch(it) for it in names)
-    firsts = sorted(int(it[1]) for it in spans if it)
-    begun = sorted(begins_of(it) for it in names if kind_of(it) == PUBLISHED)
+    firsts = sorted(first for _, first, _ in _files_in(names))
+    begun = sorted(begun_in(names))
 
     def count(at: Sequence[int], low: int, end: int) -> int:
         return bisect_left(at, end) - bisect_left(at, low)
@@ -120,14 +125,8 @@ def crowded(names: Sequence[str], chain: Sequence[FileManifest]) -> list[FileMan
 
 def count_from(names: Sequence[str], since: int) -> int:
     """Return how many manifests, or files where these are more, begin there or later."""
-    spans = (_FILE_OR_PART.fullmatch(it) for it in names)
-    files = sum(int(it[1]) >= since for it in spans if it)
-    return max(files, sum(kind_of(it) == PUBLISHED and begins_of(it) >= since for it in names))
-
-
-def begun_in(names: Iterable[str]) -> set[int]:
-    """Return where the manifests of a folder begin."""
-    return {begins_of(it) for it in names if kind_of(it) == PUBLISHED}
+    files = sum(first >= since for _, first, _ in _files_in(names))
+    return max(files, sum(it >= since for it in begun_in(names)))
 
 
 def remove_before(store: ArchiveStore, tp: TopicPartition, end: int) -> None:
@@ -147,8 +146,10 @@ def remove_before(store: ArchiveStore, tp: TopicPartition, end: int) -> None:
     manifests, spared = settled(store, tp, older)
     for name in manifests:
         store.delete(f"{folder}/{name}")
-    names = store.names(folder)
-    # A joined file that ends later was left by a killed run, before its manifest.
-    begun = [it for it in files_within(names, 0, _ALL) if int(it.partition("-")[0]) < end]
-    files = {*files_within(names, 0, end), *(it for it in begun if JOINED_FILE in it)}
+    files = {
+        name
+        for name, first, last in _files_in(store.names(folder))
+        # A joined file that ends later was left by a killed run, before its manifest.
+        if last < end or (first < end and JOINED_FILE in name)
+    }
     each(lambda it: store.delete(f"{folder}/{it}"), files - spared)

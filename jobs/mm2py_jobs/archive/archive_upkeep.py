@@ -31,6 +31,7 @@ from mm2py_jobs.archive.archive import FILE_BYTES, archive_root
 from mm2py_jobs.archive.archive_format import (
     BATCHES,
     FileManifest,
+    begun_in,
     chain_in,
     manifest_stem,
     note_joined,
@@ -43,7 +44,6 @@ from mm2py_jobs.archive.archive_format import (
 )
 from mm2py_jobs.archive.archive_removal import (
     JOINED_FILE,
-    begun_in,
     count_from,
     crowded,
     remove_before,
@@ -241,7 +241,7 @@ def _groups(
     ends, as of two runs at once, stays: another one cannot begin there.
     """
     groups: list[list[FileManifest]] = []
-    size, date, newest, is_open, begun = 0, -1, -1, False, begun_in(names)
+    size, date, newest, is_open, begun = 0, -1, -1, False, {*begun_in(names)}
     for manifest in chain:
         footer = footer_of(store, manifest)
         newest = max(newest, footer.newest)
@@ -329,7 +329,7 @@ def _join(store: ArchiveStore, tp: TopicPartition, group: Sequence[FileManifest]
     try:
         data = _joined(each(lambda it: whole_file(store, it), group))
     except FatalError:
-        if begun <= begun_in(store.names(partition_folder(tp))):
+        if begun.issubset(begun_in(store.names(partition_folder(tp)))):
             raise
         return False
     digest = sha256(data).hexdigest()
@@ -348,7 +348,7 @@ def _join(store: ArchiveStore, tp: TopicPartition, group: Sequence[FileManifest]
     name = f"{manifest_stem(tp, manifest.begins)}.{digest[:16]}.json"
     if not store.exists(file):
         store.replace(file, data)
-    if not begun <= begun_in(store.names(partition_folder(tp))):
+    if not begun.issubset(begun_in(store.names(partition_folder(tp)))):
         return False
     store.replace(name, manifest.to_bytes())
     if remove_replaced(store, tp, manifest.begins):
