@@ -655,16 +655,15 @@ class WorkerTask:
         runs = [self._commit_positions if self._commits is None else self._commits.run]
         # Only a mirror's partitions have maps; a record task of a plug-in has neither.
         if isinstance(task, CopiedLogs):
+            found, committer = self._context.stored, self._committer
             if maps.kept is not None:
                 runs.append(MapPruning(maps, task, sender, permit=permit, clock=clock).run)
-            if maps.copied is not None:
-                runs.append(LostCopies(maps, task, sender, permit=permit, clock=clock).run)
-            found, committer = self._context.stored, self._committer
-            if topic := self._settings.offsets_topic:
-                runs.append(LostPositions(topic, sender, found, committer, clock=clock).run)
-            if maps.kept is not None:
                 overwrite = partial(overwrite_late, committer, maps, found, clock=clock)
                 runs.append(partial(overwrite, lambda: self._context.left_out))
+            if maps.copied is not None:
+                runs.append(LostCopies(maps, task, sender, permit=permit, clock=clock).run)
+            if topic := self._settings.offsets_topic:
+                runs.append(LostPositions(topic, sender, found, committer, clock=clock).run)
         await asyncio.gather(*map(self._run_visibly, runs))
 
     async def _run_visibly(self, run: Callable[[], Awaitable[None]]) -> None:
