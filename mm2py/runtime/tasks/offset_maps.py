@@ -167,15 +167,7 @@ class TaskOffsetMaps:
     async def load(self, partitions: Collection[TopicPartition]) -> None:
         """Continue where the stored maps of these partitions end; ``RetriableError``: they cannot
         be read now."""
-        maps: Mapping[TopicPartition, StoredMap] = {}
-        try:
-            maps = await self._store.load(partitions)
-        except RetriableError:
-            raise
-        # A map that may not be read (no ACL) does not stop the copy: offset syncs are still
-        # written, as in Java.
-        except Mm2pyError as error:
-            self._note_refusal(error)
+        maps = await self._stored(partitions) or {}
         if not self._loaded:  # else some of them may still have to be written again
             self._topics_lost = self._store.topics_lost
         for partition in partitions:
@@ -192,6 +184,19 @@ class TaskOffsetMaps:
             self._astray, self._unsettled, self._begun, self._renewed, self._claimed,
         ):  # fmt: skip
             known.difference_update(partitions)
+
+    async def _stored(
+        self, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, StoredMap] | None:
+        try:
+            return await self._store.load(partitions)
+        except RetriableError:
+            raise
+        # A map that may not be read (no ACL) does not stop the copy: offset syncs are still
+        # written, as in Java.
+        except Mm2pyError as error:
+            self._note_refusal(error)
+            return None
 
     def resume(
         self,
@@ -360,12 +365,7 @@ class TaskOffsetMaps:
             # A topic that refuses them is tried again with each write, as always.
             if self._unwritten:
                 return
-            try:
-                stored = await self._store.load(partitions)
-            except RetriableError:
-                raise
-            except Mm2pyError as error:
-                self._note_refusal(error)
+            if (stored := await self._stored(partitions)) is None:
                 return
             self._claimed.update(partitions)
             lost = {
