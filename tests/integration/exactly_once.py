@@ -39,9 +39,13 @@ def committed_copy(flow: Flow, topic: str) -> Logs:
     return read(flow.target, flow.remote(topic), committed=True)
 
 
-def wait_for_committed(mirror: Running, flow: Flow, topic: str) -> tuple[Logs, Logs]:
+def wait_for_committed(
+    mirror: Running, flow: Flow, topic: str, *, dropped: int = 0
+) -> tuple[Logs, Logs]:
     """Wait until the last record of every source partition is a committed one on the target; both logs."""
-    return wait_for_copy(mirror, flow, topic, timeout_s=120, committed=True, once=True)
+    return wait_for_copy(
+        mirror, flow, topic, timeout_s=120, committed=True, once=True, dropped=dropped
+    )
 
 
 def assert_each_once(mirror: Running, flow: Flow, topic: str) -> int:

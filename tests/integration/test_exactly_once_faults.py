@@ -254,7 +254,7 @@ def test_java_copies_while_we_stand_still_and_each_record_that_transforms_leave_
         load.stop()
         other.stop()
         for name in (topic, paused):
-            wait_for_committed(ours, flow, name)
+            wait_for_committed(ours, flow, name, dropped=20)
             truth, copy = read(setup.a, name), committed_copy(flow, name)
             for partition, log_of in truth.items():
                 left = [it for it in log_of.records if it.value is not None]
