@@ -220,6 +220,11 @@ def test_a_flow_of_the_api_is_understood() -> None:
     beside = {"name": "MirrorCheckpointConnector", "state": "RUNNING"}
     assert not flow_now({"state": "STOPPED", "connectors": [stopped, beside]}).is_stopped
     assert flow_now({"state": "RUNNING", "enabled": False}).is_stopped
+    # Its source connector was deleted: groups are still moved.
+    for alone in {**beside, "state": "PAUSED"}, {**beside, "state": "STOPPED", "tasks": [{}]}:
+        assert not flow_now({"state": "RUNNING", "enabled": False, "connectors": [alone]}).is_stopped
+    alone = {**beside, "state": "STOPPED", "tasks": []}
+    assert flow_now({"state": "STOPPED", "enabled": False, "connectors": [alone]}).is_stopped
     held = flow_now({"errors": [{"where": "t-0", "message": "user mm may not Write topic A.t"}]})
     assert held.errors == ("t-0: user mm may not Write topic A.t",)
     waiting = flow_now({"state": "WAITING", "enabled": False})
