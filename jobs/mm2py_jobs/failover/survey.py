@@ -226,8 +226,8 @@ async def _check_flow_back(
 ) -> None:
     """Note topics that an existing flow back does not copy, and for a failback also those that only
     it copies."""
-    async with clusters.source():
-        in_force = await flow_in_force(clusters.back, clusters.source_tables, clusters.clock)
+    async with clusters.source() as source:
+        in_force = await flow_in_force(clusters.back, source, clusters.clock)
     config = in_force.connector
     if config is None or not enabled(config):
         return
@@ -680,7 +680,7 @@ async def time_plan(
         gap_ms = round(1000 * request.settle_s) + sum(it.ms for it in steps if it.step != "PLAN")
         await timed(
             "REVERSE",
-            sides.divergence(ends),
+            sides.own_records(ends),
             lambda it: f"the flow back would begin at {len(it)} places",
         )
         reasons += [

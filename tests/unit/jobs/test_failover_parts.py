@@ -222,7 +222,9 @@ def test_a_flow_of_the_api_is_understood() -> None:
     assert flow_now({"state": "RUNNING", "enabled": False}).is_stopped
     # Its source connector was deleted: groups are still moved.
     for alone in {**beside, "state": "PAUSED"}, {**beside, "state": "STOPPED", "tasks": [{}]}:
-        assert not flow_now({"state": "RUNNING", "enabled": False, "connectors": [alone]}).is_stopped
+        assert not flow_now(
+            {"state": "RUNNING", "enabled": False, "connectors": [alone]}
+        ).is_stopped
     alone = {**beside, "state": "STOPPED", "tasks": []}
     assert flow_now({"state": "STOPPED", "enabled": False, "connectors": [alone]}).is_stopped
     held = flow_now({"errors": [{"where": "t-0", "message": "user mm may not Write topic A.t"}]})
@@ -377,7 +379,7 @@ def test_no_writers_are_not_claimed_where_brokers_do_not_disclose_them(
 
 
 class Rehearsed:
-    """The clusters and the sides of a flow without lag."""
+    """The clusters and the sides of a flow without lag; no ``divergence``, which writes to ledgers."""
 
     clock, store = FakeClock(), SimpleNamespace(failover=None)
 
@@ -390,7 +392,7 @@ class Rehearsed:
     async def nothing(self, *_: object, **__: object) -> Sequence[Any]:
         return ()
 
-    target_ends = divergence = open_transactions = nothing
+    target_ends = own_records = open_transactions = nothing
 
 
 UNFINISHED = "failover f is at TAIL: --execute continues it"
