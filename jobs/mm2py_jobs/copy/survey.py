@@ -35,6 +35,7 @@ from mm2py.mirror.offset_map_pages import (
     is_late,
     offset_map_topic,
 )
+from mm2py.mirror.offset_ranges import outside
 from mm2py.mirror.source_offsets import (
     NO_EPOCH,
     committed_epoch,
@@ -204,6 +205,11 @@ class Known:
         if known is None or is_another_topic(self.incarnation(partition), known.newest.source_id):
             return ()
         return passed_over(known, self.resume(partition), log_end)
+
+    def is_quarantined(self, partition: TopicPartition, passed: Passed) -> bool:
+        """Whether a failover has kept all of what was passed."""
+        kept = self.quarantined.get(partition, ())
+        return not any(outside(passed.first, passed.end, kept))
 
     @property
     def without_map(self) -> Collection[TopicPartition]:

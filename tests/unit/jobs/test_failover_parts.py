@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from mm2py.client.connect.admin import Admin, ListedOffset
-from mm2py.config.class_names import SOURCE_NAME
+from mm2py.config.class_names import CHECKPOINT_NAME, SOURCE_NAME
 from mm2py.errors import RetriableError
 from mm2py.mirror.failovers import (
     HANGS_MS,
@@ -221,12 +221,10 @@ def test_a_flow_of_the_api_is_understood() -> None:
     assert not flow_now({"state": "STOPPED", "connectors": [stopped, beside]}).is_stopped
     assert flow_now({"state": "RUNNING", "enabled": False}).is_stopped
     # Its source connector was deleted: groups are still moved.
-    for alone in {**beside, "state": "PAUSED"}, {**beside, "state": "STOPPED", "tasks": [{}]}:
-        assert not flow_now(
-            {"state": "RUNNING", "enabled": False, "connectors": [alone]}
-        ).is_stopped
-    alone = {**beside, "state": "STOPPED", "tasks": []}
-    assert flow_now({"state": "STOPPED", "enabled": False, "connectors": [alone]}).is_stopped
+    for state, tasks, ended in ("PAUSED", 0, False), ("STOPPED", 1, False), ("STOPPED", 0, True):
+        alone: Row = {"name": CHECKPOINT_NAME, "state": state, "tasks": [{}] * tasks}
+        row: Row = {"state": "STOPPED", "enabled": False, "connectors": [alone]}
+        assert flow_now(row).is_stopped is ended
     held = flow_now({"errors": [{"where": "t-0", "message": "user mm may not Write topic A.t"}]})
     assert held.errors == ("t-0: user mm may not Write topic A.t",)
     waiting = flow_now({"state": "WAITING", "enabled": False})

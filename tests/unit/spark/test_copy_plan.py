@@ -515,6 +515,14 @@ async def test_a_position_that_was_set_past_the_copies_is_refused_and_what_was_p
     assert refused in " ".join(reasons)
     assert noted in " ".join(plan.notes)
     assert restore.passed == ({ONE} if refused else set())
+    # A loss that was accepted in a failover is named so, one that is larger is not.
+    for end, named in (30, True), (25, False):
+        kept = replace(known, quarantined={ONE: [(20, end)]})
+        for it in (await restore.plan(kept)).refused:
+            assert refused in it.reason
+            assert ("were not copied to A.t-0, which was accepted" in it.reason) is named
+            assert ("mm2py-quarantine.A.t.internal" in it.reason) is named
+            assert ("was set past" in it.reason) is not named
 
 
 async def test_a_restore_refuses_what_was_paused_alone_under_the_name_of_the_flow(
