@@ -98,6 +98,15 @@ class FailoverClusters:
             plan.worker.offset_storage_topic,
             clock,
             names=plan.names,
+            whole=True,
+        )
+        self._copies_back = CopiesReader(
+            Admin(self._source),
+            back.name,
+            back.worker.offset_storage_topic,
+            clock,
+            names=back.names,
+            whole=True,
         )
         self.source_ids: dict[str, bytes] = {}
         """Topic ids on the source, as of the last call of ``topics``."""
@@ -138,6 +147,7 @@ class FailoverClusters:
         return self
 
     async def __aexit__(self, *_exception: object) -> None:
+        await self._copies_back.close()
         await self._copies.close()
         for store in (self.store, self._source_store):
             if store is not None:
@@ -255,15 +265,8 @@ class FailoverClusters:
 
     async def known_back(self) -> Known:
         """Return how far the flow back has copied."""
-        topic = self.back.worker.offset_storage_topic
-        async with self.source() as source:
-            reader = CopiesReader(
-                Admin(source), self.back.name, topic, self.clock, names=self.back.names
-            )
-            try:
-                return await reader.read()
-            finally:
-                await reader.close()
+        async with self.source():
+            return await self._copies_back.read()
 
     async def source_looping(self) -> frozenset[int]:
         """Return the producer ids on the source whose batches the flow drops."""

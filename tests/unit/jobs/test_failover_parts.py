@@ -607,7 +607,10 @@ class SameNames:
     source_ids: Final = {"orders": b"\0" * 16}
     worker: Final = SimpleNamespace(config_storage_topic="mm2-configs.A.internal")
 
-    def __init__(self, left: Failover | None = None, read_back: int = -1) -> None:
+    def __init__(
+        self, left: Failover | None = None, read_back: int = -1, back: KnownMap | None = None
+    ) -> None:
+        self._back_maps = {} if back is None else {ORDERS: back}
         self.selection = self.policy = self.back_policy = self.back = self
         self.failover, self._read_back = left, read_back
 
@@ -618,7 +621,7 @@ class SameNames:
         return self.forward
 
     async def known_back(self) -> Known:
-        return Known({ORDERS: self._read_back}, {})
+        return Known({ORDERS: self._read_back}, {}, maps=self._back_maps)
 
     async def source_looping(self) -> frozenset[int]:
         return frozenset({7})
@@ -704,11 +707,9 @@ async def test_a_plan_names_what_a_position_was_set_past(
     noted: str,
 ) -> None:
     """The copy would seem complete, and groups move past them."""
-    clusters = SameNames()
-    clusters.forward = Known({ORDERS: max(SET, known.newest.covered)}, {ORDERS: known.newest})
-
-    async def maps_of(_cluster: object, alias: str) -> dict[TopicPartition, KnownMap]:
-        return {ORDERS: known} if alias == "A" else {ORDERS: map_of(*back)}
+    clusters = SameNames(back=map_of(*back))
+    position = max(SET, known.newest.covered)
+    clusters.forward = Known({ORDERS: position}, {ORDERS: known.newest}, maps={ORDERS: known})
 
     async def logs(_cluster: object, asked: Sequence[TopicPartition], **__: object) -> object:
         return dict.fromkeys(asked, LogEnds(start, 100))
@@ -716,7 +717,6 @@ async def test_a_plan_names_what_a_position_was_set_past(
     async def ends(_admin: Admin, asked: Mapping[TopicPartition, int]) -> object:
         return dict.fromkeys(asked, ListedOffset(target_end))
 
-    monkeypatch.setattr("mm2py_jobs.failover.survey.known_maps", maps_of)
     monkeypatch.setattr("mm2py_jobs.failover.survey.log_ends", logs)
     monkeypatch.setattr(Admin, "list_offsets", ends)
     monkeypatch.setattr("mm2py_jobs.failover.own_records.RangeReader", OwnLog(own))
