@@ -13,6 +13,7 @@ from mm2py.config.client_properties import effective_client_properties
 from mm2py.config.clients import consumer_settings
 from mm2py.errors import ConfigError
 from mm2py.mirror.filters import TopicSelection
+from mm2py.mirror.policies import naming
 from mm2py.mirror.producer_ids import Suppression, suppression_of
 from mm2py.types import FlowName
 
@@ -34,6 +35,8 @@ class FlowSides:
         self.flow = flow
         self.source = effective_client_properties(connector, "source", "consumer")
         self.target = dict(worker)
+        self.names = naming(flow, connector)
+        """The aliases that its copies and positions are named with."""
         settings = consumer_settings(self.source, scope=f"consumer of {flow}")
         self.suppresses_loops = suppression_of(connector) is not Suppression.OFF
         self.read_committed = settings.isolation_level == "read_committed"

@@ -15,6 +15,7 @@ from typing import NamedTuple, Self, final
 
 from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
+from mm2py.client.permit import UNLIMITED
 from mm2py.clock import SYSTEM_CLOCK, Clock
 from mm2py.config.class_names import CHECKPOINT_NAME, SOURCE_NAME
 from mm2py.config.client_properties import effective_client_properties
@@ -43,6 +44,7 @@ from mm2py_workers.internal_stores import (
     FlowTables,
     HostedOffsets,
     offset_topic,
+    store_producer,
 )
 from mm2py_workers.wiring import derive_plan
 
@@ -111,11 +113,15 @@ def _now(
     return FlowNow(source, checkpoints, held)
 
 
-async def flow_in_force(plan: FlowPlan, tables: FlowTables, clock: Clock) -> FlowNow:
+async def flow_in_force(plan: FlowPlan, target: Cluster, clock: Clock) -> FlowNow:
     """Read the flow as it is now; ``RetriableError``: the target does not answer."""
     topic = flows_topic(plan.name.source)
-    if topic not in await Admin(tables.cluster).describe_topics([topic]):
+    if topic not in await Admin(target).describe_topics([topic]):
         return flow_of_file(plan) if plan.by_file else FlowNow(None)
+    # Tables of its own: the first of others that is opened creates the topics of all.
+    tables = FlowTables(
+        target, store_producer(plan.props, plan.name), permit=UNLIMITED, clock=clock
+    )
     overrides = FlowOverridesStore(
         tables.own_table(
             topic,
@@ -133,6 +139,7 @@ async def flow_in_force(plan: FlowPlan, tables: FlowTables, clock: Clock) -> Flo
         return _now(plan, overrides.effective(), overrides.held())
     finally:
         await overrides.stop()
+        await tables.close()
 
 
 def refuse_transforms(flow: FlowName, connector: Mapping[str, str], reason: str) -> None:
@@ -231,7 +238,7 @@ class OpenFlow:
         return (await self._now())[:2] == (self.connector, self.copies)
 
     async def _now(self) -> tuple[Mapping[str, str], bool, frozenset[TopicPartition]]:
-        now = await flow_in_force(self.plan, self.target.tables, self.clock)
+        now = await flow_in_force(self.plan, self.target.cluster, self.clock)
         copies = now.connector is not None and enabled(now.connector)
         return now.connector or _of_file(self.plan), copies, now.held
 

@@ -19,6 +19,7 @@ from mm2py.client.connect.admin import Admin, ListedOffset, TopicDescription
 from mm2py.clock import Clock
 from mm2py.errors import ConfigError, PartitionError, ProtocolError
 from mm2py.mirror.backfills import SettingChange
+from mm2py.mirror.failovers import quarantine_topic
 from mm2py.mirror.producer_ids import MirrorProducer, ProducerOrigins, Suppression
 from mm2py.mirror.start_positions import Boundary
 from mm2py.observability.logging import some_of
@@ -424,11 +425,19 @@ class Restore:
         remedy = (
             f"set it to {first - 1}, the last one that was (PATCH "
             ".../connectors/MirrorSourceConnector/offsets), then restore, or "
+            if first
+            else ""
         )
+        if known.is_quarantined(key, passed[0]):
+            kept_in = quarantine_topic(self.flow.source, key.topic)
+            return (
+                f"before a failover offsets {first} to {end - 1} were not copied to {log.target}, "
+                f"which was accepted, and the stored position is {end}: their records are in "
+                f"{kept_in}; to have them there too, {remedy}use --rename"
+            )
         return (
             f"the stored position {end} was set past records from offset {first} on, which the "
-            f"archive has and which were not copied to {log.target}: "
-            f"{remedy if first else ''}use --rename"
+            f"archive has and which were not copied to {log.target}: {remedy}use --rename"
         )
 
     async def _refusal_of_end(

@@ -35,6 +35,7 @@ from mm2py.mirror.offset_map_pages import (
     is_late,
     offset_map_topic,
 )
+from mm2py.mirror.offset_ranges import outside
 from mm2py.mirror.source_offsets import (
     NO_EPOCH,
     committed_epoch,
@@ -205,6 +206,11 @@ class Known:
             return ()
         return passed_over(known, self.resume(partition), log_end)
 
+    def is_quarantined(self, partition: TopicPartition, passed: Passed) -> bool:
+        """Whether a failover has kept all of what was passed."""
+        kept = self.quarantined.get(partition, ())
+        return not any(outside(passed.first, passed.end, kept))
+
     @property
     def without_map(self) -> Collection[TopicPartition]:
         """Partitions with a stored position and no map: it was carried over, or the map was
@@ -309,8 +315,10 @@ class CopiesReader:
             self._readers[topic] = LogReader(
                 self._target.cluster, topic, clock=self._clock, waits_for_transactions=True
             )
-        for topic, reader in self._readers.items():
-            await reader.read_to_end(self._takes[topic])
+        # In this order: a flow that copies writes its map before the position.
+        for topic, take in self._takes.items():
+            if topic in self._readers:
+                await self._readers[topic].read_to_end(take)
         if self._damaged:
             raise not_a_position(min(self._damaged))
         return Known(

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final, final
 
 from mm2py.client.connect.admin import Admin
+from mm2py.client.connect.cluster import Cluster
 from mm2py.client.pacing import RequestPace, patience
 from mm2py.clock import SYSTEM_CLOCK, Clock, each_of, together
 from mm2py.config.class_names import SOURCE_NAME
@@ -32,7 +33,6 @@ from mm2py_jobs.doctor.examined import SIDES, Examined, Level, OpenedSide, Row, 
 from mm2py_jobs.doctor.load import load
 from mm2py_jobs.open_flow import FlowNow, admin_cluster, flow_in_force, flow_of_file, plan_of_file
 from mm2py_workers.flow_parts import FlowPlan
-from mm2py_workers.flow_target import FlowTarget
 
 OPEN_S: Final = 8.0
 """For a cluster to answer, and for changes made over REST to be read."""
@@ -344,13 +344,14 @@ async def _in_force(
     not known."""
     if opened.away:
         return "the target does not answer", None
-    target, found = FlowTarget(plan.name, plan.props, clock), list[FlowNow]()
-    target.cluster.pace(shared.pace)
+    scope, found = f"worker of {plan.name}", list[FlowNow]()
+    target = Cluster.of(plan.props, alias=plan.name.target, scope=scope, clock=clock)
+    target.pace(shared.pace)
 
     async def read() -> None:
         if flows_topic(plan.name.source) in await opened.topics():
-            await target.cluster.connect()
-            found.append(await flow_in_force(plan, target.tables, clock))
+            await target.connect()
+            found.append(await flow_in_force(plan, target, clock))
 
     try:
         cause = await _within(OPEN_S, read)

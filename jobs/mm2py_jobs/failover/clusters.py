@@ -89,11 +89,8 @@ class FailoverClusters:
         )
         self.target_tables = self._tables(self.target, plan)
         self.source_tables = self._tables(self._source, back)
-        # Apart: a table that is opened creates all topics of its ``FlowTables``, and a plan creates
-        # none.
-        self._store_tables = self._tables(self.target, plan), self._tables(self._source, back)
         self._read_config()
-        self.store = self._store(self._store_tables[0], plan, drives=True)
+        self.store = self._store(self.target_tables, plan, drives=True)
         self._source_store: FailoverStore | None = None
         self._copies = CopiesReader(
             Admin(self.target),
@@ -101,6 +98,15 @@ class FailoverClusters:
             plan.worker.offset_storage_topic,
             clock,
             names=plan.names,
+            whole=True,
+        )
+        self._copies_back = CopiesReader(
+            Admin(self._source),
+            back.name,
+            back.worker.offset_storage_topic,
+            clock,
+            names=back.names,
+            whole=True,
         )
         self.source_ids: dict[str, bytes] = {}
         """Topic ids on the source, as of the last call of ``topics``."""
@@ -131,7 +137,7 @@ class FailoverClusters:
         does not answer."""
         try:
             await self.target.connect()
-            now = await flow_in_force(self.plan, self.target_tables, self.clock)
+            now = await flow_in_force(self.plan, self.target, self.clock)
             if now.connector is not None:
                 self.config, self.checkpoints = now.connector, now.checkpoints
                 self._read_config()
@@ -141,11 +147,12 @@ class FailoverClusters:
         return self
 
     async def __aexit__(self, *_exception: object) -> None:
+        await self._copies_back.close()
         await self._copies.close()
         for store in (self.store, self._source_store):
             if store is not None:
                 await store.stop()
-        for tables in (*self._store_tables, self.source_tables, self.target_tables):
+        for tables in (self.source_tables, self.target_tables):
             await tables.close()
         await self._source.close()
         await self.target.close()
@@ -193,7 +200,7 @@ class FailoverClusters:
         flow back."""
         async with self.source():
             if self._source_store is None:
-                store = self._store(self._store_tables[1], self.back, drives=False)
+                store = self._store(self.source_tables, self.back, drives=False)
                 await store.start()
                 self._source_store = store
             await self._source_store.refresh()
@@ -258,15 +265,8 @@ class FailoverClusters:
 
     async def known_back(self) -> Known:
         """Return how far the flow back has copied."""
-        topic = self.back.worker.offset_storage_topic
-        async with self.source() as source:
-            reader = CopiesReader(
-                Admin(source), self.back.name, topic, self.clock, names=self.back.names
-            )
-            try:
-                return await reader.read()
-            finally:
-                await reader.close()
+        async with self.source():
+            return await self._copies_back.read()
 
     async def source_looping(self) -> frozenset[int]:
         """Return the producer ids on the source whose batches the flow drops."""

@@ -17,7 +17,7 @@ from mm2py.client.connect.cluster import Cluster
 from mm2py.client.fetch.log_reader import newest_records, newest_values
 from mm2py.client.permit import UNLIMITED
 from mm2py.clock import Clock
-from mm2py.config.class_names import SOURCE_NAME
+from mm2py.config.class_names import CHECKPOINT_NAME, SOURCE_NAME
 from mm2py.errors import ConnectionFailedError, Mm2pyError, ProtocolError
 from mm2py.storage.connect_json import (
     CONNECTOR,
@@ -47,7 +47,8 @@ class FlowAnswer:
     ``copied_topics``: how many have a partition that runs. ``source_rests``: its source connector
     is paused or stopped, which ``state`` does not say while another connector is worse off.
     ``others_go_on``: a connector is not stopped, which ``state`` does not say while the source
-    connector is.
+    connector is. ``moves_groups``: its checkpoint connector is there and not stopped; the source
+    connector may have been deleted beside it.
     """
 
     state: str
@@ -60,13 +61,14 @@ class FlowAnswer:
     copied_topics: int = 0
     source_rests: bool = False
     others_go_on: bool = False
+    moves_groups: bool = False
 
     @property
     def is_stopped(self) -> bool:
-        """Whether nothing of it copies, now or later."""
+        """Whether nothing of it copies or moves groups, now or later."""
         if self.is_waiting:
             return False
-        if not self.enabled:
+        if not (self.enabled or self.moves_groups):
             return True
         return self.state == State.STOPPED and not self.tasks and not self.others_go_on
 
@@ -122,6 +124,11 @@ def flow_now(row: Row) -> FlowAnswer:
         for task in rows_of(connector, "tasks")
     ]
     failed_tasks = tuple(name for name, state in tasks if state == State.FAILED)
+    active = {
+        text_of(it, "name")
+        for it in rows_of(row, "connectors")
+        if text_of(it, "state") != State.STOPPED or rows_of(it, "tasks")
+    }
     return FlowAnswer(
         state=text_of(row, "state"),
         enabled=row.get("enabled") is not False,
@@ -133,9 +140,8 @@ def flow_now(row: Row) -> FlowAnswer:
             text_of(it, "name") == SOURCE_NAME and text_of(it, "state") in _RESTING
             for it in rows_of(row, "connectors")
         ),
-        others_go_on=any(
-            text_of(it, "state") != State.STOPPED for it in rows_of(row, "connectors")
-        ),
+        others_go_on=bool(active),
+        moves_groups=CHECKPOINT_NAME in active,
         paused=tuple(texts_of(row, "paused")),
         errors=tuple(
             f"{text_of(it, 'where')}: {text_of(it, 'message')}" for it in rows_of(row, "errors")

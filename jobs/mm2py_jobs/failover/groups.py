@@ -432,8 +432,8 @@ class BothMaps:
         """Return the copies of which a flow back, where there is one, has copied nothing, with how
         far it has read."""
         clusters = self._clusters
-        async with clusters.source():
-            back = await flow_in_force(clusters.back, clusters.source_tables, clusters.clock)
+        async with clusters.source() as source:
+            back = await flow_in_force(clusters.back, source, clusters.clock)
         config = back.connector
         if self._back is None or config is None or not enabled(config):
             return {}

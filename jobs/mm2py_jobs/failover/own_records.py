@@ -23,7 +23,7 @@ from mm2py.mirror.offset_map_pages import Mark
 from mm2py.protocol.topics import NO_TOPIC_ID, is_another_topic
 from mm2py.types import TopicPartition
 from mm2py_jobs.copy.expiry import value_of
-from mm2py_jobs.copy.known_maps import KnownMap, known_maps
+from mm2py_jobs.copy.known_maps import KnownMap
 from mm2py_jobs.failover.clusters import FailoverClusters
 from mm2py_jobs.log.log_batches import LogBatch
 from mm2py_jobs.log.log_ends import LogEnds, log_ends
@@ -150,7 +150,7 @@ async def own_records(
     logs = await log_ends(clusters.target, list(begins), read_committed=False)
     starts = {copy: max(at, logs[copy].start) for copy, at in begins.items()}
     looks, stored = dict[TopicPartition, _Look](), await clusters.known()
-    for source, known in (await known_maps(clusters.target, clusters.name.source)).items():
+    for source, known in stored.maps.items():
         if (copy := clusters.copy_of(source)) in starts and known.segments():
             holes, end = holes_of(
                 known, starts[copy], position=stored.resume(source), end=(ends or {}).get(copy, 0)

@@ -38,7 +38,7 @@ from mm2py.protocol.topics import is_another_topic
 from mm2py.types import LATEST, FlowName, TopicPartition
 from mm2py_connectors.acl_sync import remote_acls
 from mm2py_connectors.config_sync import config_operations
-from mm2py_jobs.copy.known_maps import KnownMap, known_maps, lost_copies, not_copied
+from mm2py_jobs.copy.known_maps import KnownMap, lost_copies, not_copied
 from mm2py_jobs.copy.survey import Known
 from mm2py_jobs.copy_limits import limits_of
 from mm2py_jobs.failover.clusters import FailoverClusters
@@ -226,8 +226,8 @@ async def _check_flow_back(
 ) -> None:
     """Note topics that an existing flow back does not copy, and for a failback also those that only
     it copies."""
-    async with clusters.source():
-        in_force = await flow_in_force(clusters.back, clusters.source_tables, clusters.clock)
+    async with clusters.source() as source:
+        in_force = await flow_in_force(clusters.back, source, clusters.clock)
     config = in_force.connector
     if config is None or not enabled(config):
         return
@@ -413,9 +413,9 @@ class _SurveyedSource:
         """Note what was copied and is not on the target any more, or was skipped, though the source
         has it: clients would not find it there."""
         clusters = self._clusters
-        known = await clusters.known()  # before the maps: a flow that copies writes these first
-        maps = await known_maps(clusters.target, clusters.name.source)
-        known = replace(known, maps={tp: it for tp, it in maps.items() if tp in progress.ends})
+        known = await clusters.known()
+        maps = {tp: it for tp, it in known.maps.items() if tp in progress.ends}
+        known = replace(known, maps=maps)
         lost = {tp: ranges for tp, it in known.maps.items() if (ranges := lost_copies(it))}
         passed = [
             tp
@@ -449,7 +449,7 @@ class _SurveyedSource:
         async with clusters.source() as source:
             back: Mapping[TopicPartition, KnownMap] = {}
             if clusters.keeps_names:
-                back = await known_maps(source, clusters.name.target)
+                back = (await clusters.known_back()).maps
             looping = await clusters.source_looping()
             for tp, copy in copies.items():
                 # What the flow back has copied was on the target before.
@@ -680,7 +680,7 @@ async def time_plan(
         gap_ms = round(1000 * request.settle_s) + sum(it.ms for it in steps if it.step != "PLAN")
         await timed(
             "REVERSE",
-            sides.divergence(ends),
+            sides.own_records(ends),
             lambda it: f"the flow back would begin at {len(it)} places",
         )
         reasons += [

@@ -17,7 +17,8 @@ from typing import Final, NamedTuple, Self, cast, final
 
 from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
-from mm2py.flows.flow_ledger import read_ledger
+from mm2py.config.definitions import parse_config
+from mm2py.config.worker import WorkerConfig
 from mm2py.mirror.failovers import quarantine_topic
 from mm2py.mirror.offset_lookup import beginning_of
 from mm2py.mirror.offset_map_pages import Mark, Page, Segment
@@ -25,7 +26,8 @@ from mm2py.mirror.offset_ranges import outside
 from mm2py.protocol.configs import ConfigEntry
 from mm2py.protocol.topics import is_another_topic
 from mm2py.types import TopicPartition
-from mm2py_jobs.copy.known_maps import KnownMap, known_maps, not_copied
+from mm2py_jobs.copy.known_maps import KnownMap, not_copied
+from mm2py_jobs.copy.survey import CopiesReader, Known
 from mm2py_jobs.flow_sides import FlowSides
 from mm2py_jobs.log.log_ends import LogEnds, log_ends
 from mm2py_jobs.verify.log_entries import OffsetRange
@@ -288,7 +290,8 @@ async def plan_verify(flow: FlowSides, source: Cluster, target: Cluster) -> Veri
         Mm2pyError: a cluster cannot be asked.
     """
     listed = await Admin(source).list_topics()
-    maps = await known_maps(target, flow.flow.source)
+    copied = await _copies(flow, target)
+    maps = copied.maps
     hidden = await Admin(source).denied_topics(flow.unlisted(listed, {tp.topic for tp in maps}))
     topics = flow.chosen(listed, hidden)
     described = await Admin(source).describe_topics(topics)
@@ -316,7 +319,6 @@ async def plan_verify(flow: FlowSides, source: Cluster, target: Cluster) -> Veri
     target_configs = await Admin(target).describe_topic_configs(
         {pair.topic for pair in pairs.values()}
     )
-    quarantined = (await read_ledger(target, flow.flow)).quarantined.ranges
     partitions: list[VerifyPartition] = []
     for tp, copy_tp in pairs.items():
         known = maps.get(tp)
@@ -330,16 +332,30 @@ async def plan_verify(flow: FlowSides, source: Cluster, target: Cluster) -> Veri
             source_ends[tp],
             target_ends[copy_tp],
             known,
+            position=copied.resume(tp),
             watermarks=(watermarks[tp].end, target_watermarks[copy_tp].end),
-            source_cleanup=_cleanup(source_configs.get(tp.topic, ())),
-            target_cleanup=_cleanup(target_configs.get(copy_tp.topic, ())),
+            cleanup=(
+                _cleanup(source_configs.get(tp.topic, ())),
+                _cleanup(target_configs.get(copy_tp.topic, ())),
+            ),
         )
         kept_in = quarantine_topic(flow.flow.source, tp.topic)
-        planned = planned.without_quarantined(quarantined.get(tp, ()), kept_in)
+        planned = planned.without_quarantined(copied.quarantined.get(tp, ()), kept_in)
         if flow.keeps_offsets:
             planned = planned.keeping_offsets()
         partitions.append(replace(planned, topic_id=ids[0].hex(), target_id=ids[1].hex()))
     return VerifyPlan(partitions, not_compared, (source.cluster_id, target.cluster_id))
+
+
+async def _copies(flow: FlowSides, target: Cluster) -> Known:
+    topic = parse_config(WorkerConfig, flow.target).offset_storage_topic
+    reader = CopiesReader(
+        Admin(target), flow.flow, topic, target.clock, names=flow.names, whole=True
+    )
+    try:
+        return await reader.read()
+    finally:
+        await reader.close()
 
 
 def created_again(
@@ -397,13 +413,13 @@ def plan_partition(
     target_log: LogEnds,
     known: KnownMap | None,
     *,
+    position: int = -1,
     watermarks: tuple[int, int] = (-1, -1),
-    source_cleanup: str = "delete",
-    target_cleanup: str = "delete",
+    cleanup: tuple[str, str] = ("delete", "delete"),
 ) -> VerifyPartition:
     """Decide which ranges are compared; a copy with the name of its source may have other writers,
-    which are left out."""
-    segments = known.segments() if known is not None else []
+    which are left out. ``position``: where the copy continues, which the map may not know yet."""
+    segments = known.segments_to(position) if known is not None else []
     if known is None or not segments:
         ranges = _without_map(source_log, target_log)
     else:
@@ -416,10 +432,10 @@ def plan_partition(
             -1,
             f"a transaction is open on {target}, below copies: it has to end first",
         )
-    elif "delete" not in target_cleanup:
+    elif "delete" not in cleanup[1]:
         # DeleteRecords (KIP-107) of such a log is refused with POLICY_VIOLATION.
         policy = (
-            f"cleanup.policy={target_cleanup} of {target.topic} does not let its records be deleted"
+            f"cleanup.policy={cleanup[1]} of {target.topic} does not let its records be deleted"
         )
         renew_from, reason = -1, f"{policy}: add delete to it for the repair"
     else:
@@ -435,9 +451,11 @@ def plan_partition(
             for one, other in zip(ranges.source, ranges.target, strict=True)
         ),
         pieces=tuple(sorted(ranges.pieces)),
-        covered=None if known is None or not segments else ranges.covered(known.newest.covered),
-        source_compacts="compact" in source_cleanup,
-        target_compacts="compact" in target_cleanup,
+        covered=None
+        if known is None or not segments
+        else ranges.covered(max(known.newest.covered, position)),
+        source_compacts="compact" in cleanup[0],
+        target_compacts="compact" in cleanup[1],
         lost=ranges.lost,
         lost_before=tuple(ranges.lost_before),
         source_log=OffsetRange(source_log.start, source_log.end),
@@ -521,9 +539,19 @@ class _MapRanges:
         if not exact:
             if first.is_anchor and first.source >= source.start and first.target >= target.start:
                 self._begin(first)
-            if self.source:
-                self.source[-1][1] = max(self.source[-1][1], self.covered(source.end))
-                self.target[-1][1] = target.end
+            self._extend(self.covered(source.end))
+
+    def _extend(self, end: int) -> None:
+        """Let the last range be up to the ends of the logs. What another program copied after the
+        last copy is none of it."""
+        last, passed = self._segments[-1]
+        if last.mark is Mark.UNKNOWN:
+            if passed < end:
+                self.source.append([max(passed, self._source_log.start), end])
+                self.target.append([self._target_log.end, self._target_log.end])
+        elif self.source:
+            self.source[-1][1] = max(self.source[-1][1], end)
+            self.target[-1][1] = self._target_log.end
 
     def _look_below(self) -> None:
         """Note what the source has below the beginning of the map: not copied, where the copy

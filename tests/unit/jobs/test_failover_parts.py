@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from mm2py.client.connect.admin import Admin, ListedOffset
-from mm2py.config.class_names import SOURCE_NAME
+from mm2py.config.class_names import CHECKPOINT_NAME, SOURCE_NAME
 from mm2py.errors import RetriableError
 from mm2py.mirror.failovers import (
     HANGS_MS,
@@ -220,6 +220,11 @@ def test_a_flow_of_the_api_is_understood() -> None:
     beside = {"name": "MirrorCheckpointConnector", "state": "RUNNING"}
     assert not flow_now({"state": "STOPPED", "connectors": [stopped, beside]}).is_stopped
     assert flow_now({"state": "RUNNING", "enabled": False}).is_stopped
+    # Its source connector was deleted: groups are still moved.
+    for state, tasks, ended in ("PAUSED", 0, False), ("STOPPED", 1, False), ("STOPPED", 0, True):
+        alone: Row = {"name": CHECKPOINT_NAME, "state": state, "tasks": [{}] * tasks}
+        row: Row = {"state": "STOPPED", "enabled": False, "connectors": [alone]}
+        assert flow_now(row).is_stopped is ended
     held = flow_now({"errors": [{"where": "t-0", "message": "user mm may not Write topic A.t"}]})
     assert held.errors == ("t-0: user mm may not Write topic A.t",)
     waiting = flow_now({"state": "WAITING", "enabled": False})
@@ -372,7 +377,7 @@ def test_no_writers_are_not_claimed_where_brokers_do_not_disclose_them(
 
 
 class Rehearsed:
-    """The clusters and the sides of a flow without lag."""
+    """The clusters and the sides of a flow without lag; no ``divergence``, which writes to ledgers."""
 
     clock, store = FakeClock(), SimpleNamespace(failover=None)
 
@@ -385,7 +390,7 @@ class Rehearsed:
     async def nothing(self, *_: object, **__: object) -> Sequence[Any]:
         return ()
 
-    target_ends = divergence = open_transactions = nothing
+    target_ends = own_records = open_transactions = nothing
 
 
 UNFINISHED = "failover f is at TAIL: --execute continues it"
@@ -602,7 +607,10 @@ class SameNames:
     source_ids: Final = {"orders": b"\0" * 16}
     worker: Final = SimpleNamespace(config_storage_topic="mm2-configs.A.internal")
 
-    def __init__(self, left: Failover | None = None, read_back: int = -1) -> None:
+    def __init__(
+        self, left: Failover | None = None, read_back: int = -1, back: KnownMap | None = None
+    ) -> None:
+        self._back_maps = {} if back is None else {ORDERS: back}
         self.selection = self.policy = self.back_policy = self.back = self
         self.failover, self._read_back = left, read_back
 
@@ -613,7 +621,7 @@ class SameNames:
         return self.forward
 
     async def known_back(self) -> Known:
-        return Known({ORDERS: self._read_back}, {})
+        return Known({ORDERS: self._read_back}, {}, maps=self._back_maps)
 
     async def source_looping(self) -> frozenset[int]:
         return frozenset({7})
@@ -699,11 +707,9 @@ async def test_a_plan_names_what_a_position_was_set_past(
     noted: str,
 ) -> None:
     """The copy would seem complete, and groups move past them."""
-    clusters = SameNames()
-    clusters.forward = Known({ORDERS: max(SET, known.newest.covered)}, {ORDERS: known.newest})
-
-    async def maps_of(_cluster: object, alias: str) -> dict[TopicPartition, KnownMap]:
-        return {ORDERS: known} if alias == "A" else {ORDERS: map_of(*back)}
+    clusters = SameNames(back=map_of(*back))
+    position = max(SET, known.newest.covered)
+    clusters.forward = Known({ORDERS: position}, {ORDERS: known.newest}, maps={ORDERS: known})
 
     async def logs(_cluster: object, asked: Sequence[TopicPartition], **__: object) -> object:
         return dict.fromkeys(asked, LogEnds(start, 100))
@@ -711,7 +717,6 @@ async def test_a_plan_names_what_a_position_was_set_past(
     async def ends(_admin: Admin, asked: Mapping[TopicPartition, int]) -> object:
         return dict.fromkeys(asked, ListedOffset(target_end))
 
-    monkeypatch.setattr("mm2py_jobs.failover.survey.known_maps", maps_of)
     monkeypatch.setattr("mm2py_jobs.failover.survey.log_ends", logs)
     monkeypatch.setattr(Admin, "list_offsets", ends)
     monkeypatch.setattr("mm2py_jobs.failover.own_records.RangeReader", OwnLog(own))

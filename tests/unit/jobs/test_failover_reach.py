@@ -4,15 +4,19 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final, cast
 
 import httpx
 import pytest
 
+from mm2py.client.connect.admin import Admin
+from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.class_names import SOURCE_NAME
 from mm2py.errors import FatalError, Mm2pyError, RetriableError
 from mm2py.mirror.failovers import FailoverKind
+from mm2py.mirror.flow_overrides import flows_topic
 from mm2py.testing.clock import FakeClock
 from mm2py.types import ClusterAlias, FlowName
 from mm2py_cli.rest_access import Access
@@ -23,7 +27,9 @@ from mm2py_jobs.failover.flows import NoWorkerApi, RestFlows
 from mm2py_jobs.failover.plan import FailoverRequest
 from mm2py_jobs.failover.steps import REACH_S, FailoverSides
 from mm2py_jobs.failover.survey import check_way_back
+from mm2py_jobs.open_flow import OpenFlow, flow_plan
 from mm2py_workers.answers import Row
+from tests.kit.fakes.broker import FakeBroker
 from tests.unit.rest.job_fakes import PLAN
 
 AB: Final = FlowName(ClusterAlias("A"), ClusterAlias("B"))
@@ -140,6 +146,26 @@ async def test_a_dry_run_is_asked_for_over_the_network_too() -> None:
         await flows.stop(AB, dry_run=True)
         await flows.stop(AB)
     assert asked == [f"POST {STOP}?dry_run=true", f"POST {STOP}"]
+
+
+@pytest.mark.parametrize("opened", ["job", "failover"])
+async def test_what_opens_a_flow_that_was_changed_over_rest_creates_no_topic(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, opened: str
+) -> None:
+    """A status, a list and a plan open it; its topics are its workers' and drivers' to create."""
+
+    async def none(*_: object) -> dict[str, object]:
+        return {}
+
+    monkeypatch.setattr(Admin, "describe_topic_configs", none)
+    flows, file = flows_topic(AB.source), tmp_path / "mm2.properties"
+    async with FakeBroker(topics={flows: 1}) as broker:
+        servers = "".join(f"{it}.bootstrap.servers = 127.0.0.1:{broker.port}\n" for it in "AB")
+        file.write_text(f"clusters = A, B\n{servers}A->B.enabled = true\n")
+        plan, back = (flow_plan(file, it) for it in ("A->B", "B->A"))
+        flow = OpenFlow(plan, role="job")
+        async with flow if opened == "job" else FailoverClusters(plan, back, SYSTEM_CLOCK):
+            assert list(broker.cluster.topics) == [flows]
 
 
 @pytest.mark.parametrize(

@@ -83,13 +83,10 @@ class Regions:
         return tp
 
     async def known(self) -> Known:
-        return Known({TP: self.position}, {}, ids={TP: ID})
-
-    async def known_maps(self, *_: object) -> Mapping[TopicPartition, KnownMap]:
-        if self.position >= 0:
-            return {}
         page = Page(self.first_page, ID, ID, 0, -1, -1, -1, 0, tuple(self.segments))
-        return dict.fromkeys(self.many, KnownMap({self.first_page: page}))
+        mapped = self.many if self.position < 0 else ()
+        maps = dict.fromkeys(mapped, KnownMap({self.first_page: page}))
+        return Known({TP: self.position}, {}, ids={TP: ID}, maps=maps)
 
     async def log_ends(
         self, cluster: str, asked: Sequence[TopicPartition], **_: object
@@ -217,7 +214,6 @@ async def test_a_record_that_is_nowhere_on_the_source_is_the_targets_own(
 async def search(
     monkeypatch: pytest.MonkeyPatch, regions: Regions, begin: int, end: int
 ) -> Mapping[TopicPartition, OwnRecords]:
-    monkeypatch.setattr(PART + "known_maps", regions.known_maps)
     monkeypatch.setattr(PART + "log_ends", regions.log_ends)
     for name in ("Admin", "RangeReader"):
         monkeypatch.setattr(PART + name, regions.at)

@@ -42,7 +42,14 @@ from mm2py_jobs.copy.copy_again import begun, cut_pages, go_back
 from mm2py_jobs.copy.dealing import rate_of
 from mm2py_jobs.copy.known_maps import KnownMap
 from mm2py_jobs.copy.plan import BYTES_PER_S, PartitionPlan, Plan, Refusal, deal_lanes, estimated_s
-from mm2py_jobs.copy.survey import Known, Survey, SurveyedTopics, known_copies, paused_alone
+from mm2py_jobs.copy.survey import (
+    CopiesReader,
+    Known,
+    Survey,
+    SurveyedTopics,
+    known_copies,
+    paused_alone,
+)
 from mm2py_jobs.copy.target_settings import smaller_batches
 from mm2py_jobs.log.log_ends import LEADERS_S, LogEnds, log_ends
 from mm2py_jobs.log.range_reader import RangeReader
@@ -347,6 +354,31 @@ async def test_what_lies_before_the_first_copy_or_was_passed_is_not_said_to_be_c
     assert len(plan.notes) == bool(noted)
 
 
+async def test_positions_are_read_before_the_map_whatever_order_topics_are_listed_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A flow writes its map first: a position that is newer than the map would seem to be set."""
+    read: list[str] = []
+
+    class Reader:
+        def __init__(self, _cluster: object, topic: str, **_: object) -> None:
+            self._topic = topic
+
+        async def read_to_end(self, _take: object) -> None:
+            read.append(self._topic)
+
+    class Listing:
+        cluster = None
+
+        async def describe_topics(self, names: Collection[str]) -> Mapping[str, None]:
+            return dict.fromkeys(sorted(names))
+
+    monkeypatch.setattr("mm2py_jobs.copy.survey.LogReader", Reader)
+    flow = FlowName(ClusterAlias("A"), ClusterAlias("B"))
+    await CopiesReader(cast("Admin", Listing()), flow, "offsets", SYSTEM_CLOCK).read()
+    assert read[:2] == ["offsets", offset_map_topic(ClusterAlias("A"))]
+
+
 @pytest.mark.parametrize(("page", "is_known"), [((0, 60), False), ((20, 20), True)])
 async def test_a_page_that_has_only_where_a_copy_begins_is_no_copy(
     page: tuple[int, int], *, is_known: bool
@@ -515,6 +547,14 @@ async def test_a_position_that_was_set_past_the_copies_is_refused_and_what_was_p
     assert refused in " ".join(reasons)
     assert noted in " ".join(plan.notes)
     assert restore.passed == ({ONE} if refused else set())
+    # A loss that was accepted in a failover is named so, one that is larger is not.
+    for end, named in (30, True), (25, False):
+        kept = replace(known, quarantined={ONE: [(20, end)]})
+        for it in (await restore.plan(kept)).refused:
+            assert refused in it.reason
+            assert ("were not copied to A.t-0, which was accepted" in it.reason) is named
+            assert ("mm2py-quarantine.A.t.internal" in it.reason) is named
+            assert ("was set past" in it.reason) is not named
 
 
 async def test_a_restore_refuses_what_was_paused_alone_under_the_name_of_the_flow(

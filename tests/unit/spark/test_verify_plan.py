@@ -119,6 +119,25 @@ def test_what_another_program_copied_is_left_out_and_named() -> None:
     assert not plan(LogEnds(80, 100), LogEnds(80, 100), kept).unvouched
 
 
+@pytest.mark.parametrize("position", [80, 100, 120])
+def test_a_position_that_was_set_forward_counts_before_a_task_has_started_there(
+    position: int,
+) -> None:
+    """What another program copied up to there is not waiting to be copied."""
+    kept = known(Segment(0, 50, 0), covered=50)
+    found = plan_partition(SOURCE, COPY, LogEnds(0, 100), LogEnds(0, 80), kept, position=position)
+    assert (found.unvouched, found.stretches[0]) == (
+        ((50, min(position, 100)),),
+        ((0, 50), (0, 50)),
+    )
+    answer = by_the_map(found)
+    assert (answer["not_copied_offsets"], answer["differences"]) == (max(0, 100 - position), [])
+    assert "were copied by another program" in str(answer["not_compared"])
+    assert plan_partition(SOURCE, COPY, LogEnds(0, 100), LogEnds(0, 50), kept, position=50) == plan(
+        LogEnds(0, 100), LogEnds(0, 50), kept
+    )
+
+
 def test_what_lies_below_the_beginning_of_the_map_is_not_equal_where_the_copy_has_records() -> None:
     for kept in (
         known(Segment(50, 50, 50), covered=100),
@@ -361,7 +380,10 @@ def test_what_was_copied_again_is_cut_in_its_own_place() -> None:
 def test_what_compacts_and_what_has_no_map_is_not_cut(policy: str) -> None:
     kept = known(Segment(0, 1_000, 0), covered=1_000)
     ends = LogEnds(0, 1_000)
-    assert len(plan_partition(SOURCE, COPY, ends, ends, kept, target_cleanup=policy).parts(10)) == 1
+    assert (
+        len(plan_partition(SOURCE, COPY, ends, ends, kept, cleanup=("delete", policy)).parts(10))
+        == 1
+    )
     assert len(plan_partition(SOURCE, COPY, ends, ends, None).parts(10)) == 1
 
 
@@ -371,7 +393,7 @@ def test_copies_are_made_again_only_if_the_source_has_all_and_nothing_else_is_th
     def renewable(
         source: LogEnds, target: LogEnds, policy: str = "delete", copy: TopicPartition = COPY
     ) -> tuple[int, str]:
-        found = plan_partition(SOURCE, copy, source, target, kept, target_cleanup=policy)
+        found = plan_partition(SOURCE, copy, source, target, kept, cleanup=("delete", policy))
         return found.renew_from, found.not_renewable
 
     assert renewable(LogEnds(0, 100), LogEnds(50, 140)) == (10, "")
