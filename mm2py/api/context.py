@@ -202,8 +202,8 @@ class PublishedTasks(Protocol):
     """Optional for a ``ConnectorContext``: check with ``isinstance``."""
 
     def published_tasks(self) -> Sequence[Mapping[str, str]]:
-        """Return the connector's task configs that are in force: none at its first start or after a
-        stop."""
+        """Return the connector's task configs that are in force, after a stop those before it: none
+        at its first start."""
         ...
 
 

@@ -27,8 +27,8 @@ Invariants, tests of the same names:
 10. Each page is true without those behind it, as where a task is killed between the writes of two
    pages: it covers nothing that only a later one has, and names the producer id of what follows it.
 11. What a task that is gone wrote reaches the topics late without effect. Its pages have a lower
-    ``start`` than those of its successor. Its position names its topic, which one that was set does
-    not, and is lower than what the map covers.
+    ``start`` than those of its successor. Its position names its topic (without ids: its epoch),
+    which one that was set does not, and is lower than what the map covers.
 """
 
 from collections import deque
@@ -136,8 +136,11 @@ class PartitionMap:
     def is_set(self, stored: int, topic_id: bytes = NO_TOPIC_ID, epoch: int = -1) -> bool:
         """Whether another program or an operator set the stored position (-1: none), given the
         topic id and the leader epoch that are stored with it: the map was not written with it."""
-        # (11) A task wrote it, after it had written a map that covers it.
-        is_ours = topic_id == self.source_id != NO_TOPIC_ID and not 0 <= self.epoch < epoch
+        # (11) A task wrote it, after it had written a map that covers it. Where the source gives no
+        # ids, a position without a map is tied by its epoch, too: only what may have been stored
+        # since the page was written counts.
+        is_tied = topic_id != NO_TOPIC_ID or (epoch >= 0 and stored >= self.position)
+        is_ours = is_tied and topic_id == self.source_id and not 0 <= self.epoch < epoch
         if is_ours and stored < self.covered:
             return False
         # Two values are our own: the position of the map's last write, and what the map covers,

@@ -93,6 +93,7 @@ class ConfigFold:
         self._generations: dict[str, int] = {}
         self._applied: dict[str, ConnectorConfig] = {}
         self._beside: dict[str, Sequence[Mapping[str, str]]] = {}
+        self._former: dict[str, Sequence[ConnectorConfig]] = {}
         self._fenced: dict[str, int] = {}
         self._pending_fencing: set[str] = set()
         self._inconsistent: set[str] = set()
@@ -144,6 +145,7 @@ class ConfigFold:
                 generations=dict(self._generations),
                 applied=dict(self._applied),
                 beside=dict(self._beside),
+                former=dict(self._former),
                 task_count_records=dict(self._fenced),
                 pending_fencing=frozenset(self._pending_fencing),
                 inconsistent=frozenset(self._inconsistent),
@@ -166,6 +168,7 @@ class ConfigFold:
             self._deferred,
             self._applied,
             self._beside,
+            self._former,
         ):
             of_connector.pop(name, None)
         return ConnectorRemoved(name)
@@ -184,6 +187,7 @@ class ConfigFold:
         complete = all(number in (deferred or ()) for number in range(tasks))
         if complete:
             if deferred is not None:
+                self._keep_former(name, deferred, tasks)
                 told = (*beside, *(_NOTHING for _ in range(tasks)))
                 self._tasks[name] = {it: {**deferred[it], **told[it]} for it in range(tasks)}
                 self._beside[name] = beside
@@ -201,6 +205,14 @@ class ConfigFold:
         # ``advance`` was called for this record: the offset after the commit.
         self._commit_offset = self._offset
         return TasksChanged(name)
+
+    def _keep_former(self, name: str, deferred: Mapping[int, ConnectorConfig], tasks: int) -> None:
+        """Keep the task configs that a stop removes, until others are in force."""
+        if tasks:
+            self._former.pop(name, None)
+        # Of a topic that was compacted the commit of these may be gone.
+        elif before := self._tasks.get(name) or deferred:
+            self._former[name] = tuple(before.values())
 
     def _want(self, name: str, state: TargetState | None) -> TargetChanged | None:
         before = self._targets.get(name)

@@ -59,7 +59,8 @@ class ConfigSnapshot:
     commits per connector from 0; ``applied`` holds the connector config in force at the last
     commit. ``commit_offset`` is the one after the newest commit of task configs, of any connector.
     ``beside``: what the last commit gave the tasks of a connector besides; it is in
-    ``task_configs`` too. ``unfinished``: connectors whose newest task configs no commit follows;
+    ``task_configs`` too. ``former``: task configs that were in force when a stop removed them.
+    ``unfinished``: connectors whose newest task configs no commit follows;
     compaction keeps them in place of those of the last commit.
     """
 
@@ -77,6 +78,9 @@ class ConfigSnapshot:
     task_count_records: Mapping[str, int] = field(default_factory=dict[str, int])
     beside: Mapping[str, Sequence[Mapping[str, str]]] = field(
         default_factory=dict[str, Sequence[Mapping[str, str]]]
+    )
+    former: Mapping[str, Sequence[ConnectorConfig]] = field(
+        default_factory=dict[str, Sequence[ConnectorConfig]]
     )
     pending_fencing: frozenset[str] = frozenset()
     inconsistent: frozenset[str] = frozenset()

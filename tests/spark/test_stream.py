@@ -58,6 +58,7 @@ pytestmark = [
     pytest.mark.timeout(1_500),
 ]
 
+LATEST = {"{source}->{target}.source.consumer.auto.offset.reset": "latest"}
 ON_SPARK = {"{source}->{target}.flow.engine": "spark", "refresh.topics.interval.seconds": "2"}
 
 
@@ -133,6 +134,27 @@ def test_a_topic_that_is_created_again_under_a_stream_is_copied_whole_and_holds_
         assert [it.value for it in log.records] == [*old, *new]
     events = [it for it in entries(flow) if it.topic == orders]
     assert {(it.kind, it.partition) for it in events} == {("recreated", it) for it in range(3)}
+
+
+@pytest.mark.parametrize("with_worker", [False, True])
+def test_what_came_while_no_stream_ran_is_copied_whole_where_copies_begin_at_the_end(
+    setup: Setup, orders: str, with_worker: bool
+) -> None:
+    flow = setup.flow(f"{orders}.*", ON_SPARK | LATEST)
+    with ExitStack() as stack:
+        first = stack.enter_context(Mirror(flow.file) if with_worker else stream_of(flow))
+        # Three partitions begin, behind what is there.
+        until(lambda: len(first.lines("partition begins")) >= 3, 300, "a begin", alive=first)
+        write(setup.a, orders, [Sent(0, b"new %d" % i) for i in range(10)])
+        until(lambda: copied(flow, orders) == 10, 300, "what is new", alive=first)
+        assert first.stop() == 0, first.tail()
+    late = f"{orders}-late"
+    setup.create_topic(setup.a, late, 1, config={})
+    write(setup.a, late, [Sent(0, b"%d" % i) for i in range(100)])
+    with stream_of(flow, name="next") as stream:
+        until(lambda: copied(flow, late) == 100, 120, "the topic that came", alive=stream)
+        assert stream.stop() == 0, stream.tail()
+    assert copied(flow, orders) == 10
 
 
 @pytest.mark.chaos

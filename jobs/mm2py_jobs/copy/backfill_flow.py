@@ -12,13 +12,22 @@ from typing import Final, final
 
 from mm2py.api.context import EventKind, LossEvent
 from mm2py.client.connect.admin import NO_LOG, Admin, ConfigOp
+from mm2py.client.fetch.log_reader import newest_values
 from mm2py.client.send.transactions import fence_producers
 from mm2py.clock import SYSTEM_CLOCK, Clock
+from mm2py.config.class_names import SOURCE_NAME
 from mm2py.config.client_properties import effective_client_properties
 from mm2py.config.definitions import parse_config
-from mm2py.errors import ConfigError, FatalError, FatalServerError, RetriableError, ServerError
+from mm2py.errors import (
+    ConfigError,
+    FatalError,
+    FatalServerError,
+    ProtocolError,
+    RetriableError,
+    ServerError,
+)
 from mm2py.flows.flow_ledger import read_ledger
-from mm2py.mirror.backfills import Job, backfill_topic, driver_id
+from mm2py.mirror.backfills import Job, JobKind, backfill_topic, driver_id
 from mm2py.mirror.failovers import Failover
 from mm2py.mirror.filters import (
     TopicSelection,
@@ -28,11 +37,15 @@ from mm2py.observability.logging import level_name
 from mm2py.protocol.configs import ConfigEntry, ConfigSource
 from mm2py.protocol.error_codes import UNKNOWN_TOPIC_OR_PARTITION, server_error
 from mm2py.protocol.groups import DescribedGroup
+from mm2py.storage.config_fold import ConfigFold
+from mm2py.storage.config_state import texts_of
+from mm2py.storage.connect_json import decode_config_record
 from mm2py.storage.job_claim import JobClaim
 from mm2py.types import EARLIEST, LATEST, TopicPartition
 from mm2py_connectors.config_sync import config_operations
 from mm2py_connectors.mirror_source import MirrorSourceConnector
 from mm2py_connectors.mirror_source_config import MirrorSourceConfig
+from mm2py_connectors.partition_deal import ASSIGNED_PARTITIONS, format_partitions
 from mm2py_jobs.copy.backfill import BackfillDriver
 from mm2py_jobs.copy.backfill_lane import BackfillLane
 from mm2py_jobs.copy.copy_again import cut_pages
@@ -194,6 +207,23 @@ class BackfillSession:
             elif lease.start <= event.first_offset < lease.end:
                 found.setdefault(event.partition, []).append(event)
         return [event for tp in sorted(found) for event in found[tp]]
+
+    async def published_tasks(self) -> Sequence[Mapping[str, str]]:
+        """Return the task configs that workers of the flow have published, and the partitions that
+        a stream had as one more: none before the flow's first start."""
+        topic, fold = self._plan.worker.config_storage_topic, ConfigFold()
+        for record in (await newest_values(self._target, topic, self._clock)).items():
+            with suppress(ProtocolError):  # a worker logs it
+                fold.take(decode_config_record(*record))
+        found = fold.snapshot()
+        own = [it for task, it in found.task_configs.items() if task.connector == SOURCE_NAME]
+        tasks = list(map(texts_of, own or found.former.get(SOURCE_NAME, ())))
+        job = self.store.job
+        # Without its run a driver was killed before it had placed the partition.
+        had = [tp for tp, it in self.store.leases.items() if it.run]
+        if had and job is not None and job.kind is JobKind.STREAM:
+            tasks.append({ASSIGNED_PARTITIONS: format_partitions(had)})
+        return tasks
 
     # ---- BackfillFlow
 

@@ -6,7 +6,7 @@ have to be asked again.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, final
 
 from mm2py.clock import Clock
@@ -34,7 +34,8 @@ class StreamTopics:
 
     def __init__(self, session: BackfillSession, clock: Clock) -> None:
         self._connector = MirrorSourceConnector({**session.flow.connector, **_HERE})
-        self._clock = clock
+        self._session, self._clock = session, clock
+        self._published: Sequence[Mapping[str, str]] = ()
         self._changed = asyncio.Event()
         self._failure: Exception | None = None
         self.task: Mapping[str, str] = {}
@@ -43,6 +44,11 @@ class StreamTopics:
     @property
     def clock(self) -> Clock:
         return self._clock
+
+    def published_tasks(self) -> Sequence[Mapping[str, str]]:
+        """Return what the flow had before: where copies begin at ``latest``, what is found now was
+        written since, and is copied whole."""
+        return self._published
 
     def request_reconfiguration(self) -> None:
         """Partitions have come or gone."""
@@ -55,6 +61,7 @@ class StreamTopics:
 
     async def start(self, stop: StopSignal) -> bool:
         """Find partitions; wait for the first one. False where a stop signal came before."""
+        self._published = await self._session.published_tasks()
         await self._connector.start(self)
         waiting = ""
         while not stop.asked:

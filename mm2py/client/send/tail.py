@@ -399,7 +399,7 @@ class LaneTail:
     def _pass_over(self, batch: RecordBatch) -> tuple[list[Recognised], RecordBatch | None]:
         """Count records as copied whose copies are gone, from before the tail's next record."""
         records = min(self._gone, batch.count)
-        part = _part(batch, 0, records, self._next)
+        part = part_of(batch, 0, records, self._next)
         self.recognised += records
         self._gone -= records
         self._next += records
@@ -419,7 +419,7 @@ class LaneTail:
                 break
             offsets.append(offset)
         self.recognised += len(offsets)
-        parts = [_part(batch, first, count, base) for first, count, base in _runs(offsets)]
+        parts = [part_of(batch, first, count, base) for first, count, base in _runs(offsets)]
         if not offsets:
             return parts, batch
         return parts, _behind(batch, len(offsets)) if len(offsets) < len(contents) else None
@@ -626,7 +626,7 @@ def _sources(batch: RecordBatch, first: int, count: int) -> tuple[tuple[int, int
     return tuple(runs)
 
 
-def _part(batch: RecordBatch, first: int, count: int, base_offset: int) -> Recognised:
+def part_of(batch: RecordBatch, first: int, count: int, base_offset: int) -> Recognised:
     """Return a stretch of a batch's records, without their bytes."""
     runs = _sources(batch, first, count)
     last = runs[-1][0] + runs[-1][1] - 1

@@ -483,7 +483,7 @@ class AssignedWork:
 
     def _published(self, name: str) -> Sequence[Mapping[str, str]]:
         snapshot = self._parts.config.snapshot()
-        return [
+        in_force = [
             texts_of(config)
             # Of an incomplete commit everything that is there: the connector continues the deal of
             # its partitions from it.
@@ -491,6 +491,8 @@ class AssignedWork:
             if task.connector == name
             and (name in snapshot.inconsistent or task in snapshot.tasks(name))
         ]
+        # A stop removed them (KIP-875); what comes while it lasts is no first start's.
+        return in_force or [texts_of(config) for config in snapshot.former.get(name, ())]
 
     def _kept_out(self) -> Collection[TopicPartition]:
         backfills = self._parts.backfills

@@ -15,7 +15,8 @@ Invariants of ``SourceOrder``, tests of the same names:
 1. A part is done when all of its records are acknowledged and every part of its source partition
    before it is done.
 2. Records are counted, not compared by offset: a source topic that was recreated begins at 0.
-3. A batch that joins the records of several parts counts when the last of them is done.
+3. A batch that joins the records of several parts counts part by part: what is between them comes
+   in its place, so that a mark of the source is not put behind the wrong records.
 4. ``pass_on`` passes on all copies that have arrived before a part with records for other targets:
    a producer id that is stored next hides them from a start.
 """
@@ -27,6 +28,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol, final
 
 from mm2py.api.task import Delivery, Run
+from mm2py.client.send.tail import part_of
 from mm2py.protocol.record_batch import RecordBatch
 from mm2py.types import TopicPartition
 
@@ -195,10 +197,9 @@ class _SourceState:
     parts: deque[Part] = field(default_factory=deque[Part])
     """With how many records must have arrived in each target partition for them."""
     landed: deque[_Copies] = field(default_factory=deque[_Copies])
+    """Those that were not passed on."""
     done: dict[TopicPartition, int] = field(default_factory=dict[TopicPartition, int])
     """Records in parts that are done, by target partition."""
-    released: int = 0  # copies that were passed on
-    passed: int = 0  # records of parts that are done, which were not passed on
 
 
 @final
@@ -247,8 +248,9 @@ class SourceOrder:
         while parts and all(arrived.get(it, 0) >= due for it, due in parts[0].records.items()):
             part = parts.popleft()
             state.done |= part.records
-            state.passed += part.passed
-            self._release(source, state, part.through)
+            then = self._pass_copies(source, state, state.done.get(state.home, 0))
+            if part.passed:
+                then.passes(source, state.home, part.passed, part.through)
 
     def pass_on(self) -> None:
         """Pass on copies of parts that are not done, where all of a part's records have one home
@@ -301,19 +303,16 @@ class SourceOrder:
                 due = state.parts[0].records.items()
                 yield source, next(it for it, count in due if state.arrived.get(it, 0) < count)
 
-    def _release(self, source: TopicPartition, state: _SourceState, through: int) -> None:
-        done = state.done.get(state.home, 0)
-        then = self._pass_copies(source, state, done)
-        # After all copies before them were passed on.
-        if state.passed and state.released == done:
-            passed, state.passed = state.passed, 0
-            then.passes(source, state.home, passed, through)
-
     def _pass_copies(self, source: TopicPartition, state: _SourceState, done: int) -> InOrder:
         assert self._then is not None, "follow() was called"
-        # A batch may have joined records of several parts: it counts with the last of them (3).
-        while state.landed and state.landed[0].end <= done:
-            end, batch, base_offset = state.landed.popleft()
-            state.released = end
+        landed = state.landed
+        while landed and (first := landed[0].end - landed[0].batch.count) < done:
+            end, batch, base_offset = landed.popleft()
+            # It joined records of several parts (3).
+            if end > done:
+                rest = part_of(batch, done - first, end - done, base_offset + done - first)
+                rest.batch.data = batch.data  # its bytes count once
+                landed.appendleft(_Copies(end, *rest))
+                batch, _ = part_of(batch, 0, done - first, base_offset)
             self._then.add(source, state.home, batch, base_offset)
         return self._then

@@ -309,7 +309,7 @@ class FakeStore:
         self.errors: list[Exception] = []
         self.started = 0
         self.stopped = 0
-        self.hangs = False
+        self.hangs = self.is_unanswered = False
 
     async def start(self) -> None:
         self.started += 1
@@ -327,6 +327,8 @@ class FakeStore:
             raise self.errors.pop(0)
         self.writes.append(dict(values))
         await self.inner.set(values)
+        if self.is_unanswered:
+            raise TimeoutError
 
     def written(self) -> dict[bytes, bytes | None]:
         return {key: value for write in self.writes for key, value in write.items()}

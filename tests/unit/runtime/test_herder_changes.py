@@ -3,9 +3,11 @@
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import cast
 
 import pytest
 
+from mm2py.api.context import PublishedTasks
 from mm2py.errors import FatalError
 from mm2py.protocol.groups import GroupProtocol
 from mm2py.runtime.errors import (
@@ -243,6 +245,19 @@ async def test_offsets_of_a_stopped_connector_are_read_altered_and_reset(cluster
     assert node.editor.altered == [OFFSETS]
     assert await node.herder.reset_offsets("c") == "reset"
     assert await node.herder.offsets("c") == OFFSETS
+
+
+async def test_a_connector_that_was_stopped_is_told_the_tasks_that_it_had(cluster: Cluster) -> None:
+    """With ``latest`` topics that come meanwhile are copied whole: it is not the flow's first start."""
+    node = await _running(cluster)
+    had = [config for _, config in await node.herder.task_configs("c")]
+    await node.herder.stop_connector("c", actor="t")
+    await until(lambda: node.state("c") == "STOPPED" and not node.host.running)
+    assert await node.herder.task_configs("c") == []
+    await node.herder.resume("c", actor="t")
+    await until(lambda: node.state("c") == "RUNNING")
+    context = cast("PublishedTasks", TestConnector.made[-1].context)
+    assert context.published_tasks() == had
 
 
 async def test_log_levels_reach_every_node(cluster: Cluster) -> None:

@@ -14,8 +14,13 @@ from mm2py.clock import SYSTEM_CLOCK
 from mm2py.errors import ConnectionFailedError
 from mm2py.mirror.offset_lookup import Place, to_source, to_target
 from mm2py.mirror.offset_map_pages import PAGE_SEGMENTS, decode_page_key
-from mm2py.mirror.source_offsets import mirror_source_partition, source_offset
+from mm2py.mirror.source_offsets import (
+    mirror_source_partition,
+    next_offset,
+    source_offset,
+)
 from mm2py.observability.metrics import FlowMeter
+from mm2py.protocol.topics import NO_TOPIC_ID
 from mm2py.runtime.tasks import offset_maps
 from mm2py.runtime.tasks.offset_committer import (
     LATE_S,
@@ -32,12 +37,14 @@ from tests.property.effort import examples
 from tests.unit.runtime.runtime_fakes import (
     FLOW,
     EagerClock,
+    Events,
     FakeSender,
     FakeStore,
     a_committer,
+    a_context,
     turns,
 )
-from tests.unit.runtime.test_offset_maps import Copies, page_of, stored_maps
+from tests.unit.runtime.test_offset_maps import Copies, page_of, restored, stored_maps
 
 ORDERS = TopicPartition("orders", 3)
 LEFT_OUT = TopicPartition("bills", 0)
@@ -264,6 +271,36 @@ async def test_a_partition_that_failed_keeps_the_topic_of_its_last_position() ->
     committer.acknowledged(ORDERS, 2)
     assert await committer.commit()
     assert store.written() == {KEY: b'{"offset":9,"topic_id":"%s@9"}' % OLD.hex().encode()}
+
+
+@pytest.mark.parametrize("topic_id", [OLD, NO_TOPIC_ID])
+async def test_what_a_position_without_an_answer_has_behind_it_is_not_copied_again(
+    topic_id: bytes,
+) -> None:
+    """Brokers before 2.8 give no ids: the epoch that is stored with it shows that a task wrote it."""
+    topic, store = MemoryTopic("map"), FakeStore()
+    maps = await restored(topic, FIRST_ORDERS)
+    maps.identify(FIRST_ORDERS, topic_id)
+    committer = OffsetCommitter(
+        store,
+        "MirrorSourceConnector",
+        source_partition=partial(mirror_source_partition, "A"),
+        source_offset=lambda _partition, position: source_offset(position, 5),
+        timeout_ms=5_000,
+        maps=maps,
+    )
+    for last in 9, 19, 29:
+        maps.of(FIRST_ORDERS).add(last - 9, 10, last - 9)
+        committer.acknowledged(FIRST_ORDERS, last)
+        # The last one does not arrive: the task is killed between its map and its position.
+        store.is_unanswered, store.errors = (
+            last == 19,
+            [ConnectionFailedError("away")] * (last == 29),
+        )
+        assert await committer.commit() is (last == 9)
+    context = a_context(Events(), store=store, maps=await restored(topic, FIRST_ORDERS))
+    partition = mirror_source_partition("A", FIRST_ORDERS)
+    assert [next_offset(it) for it in await context.committed_offsets([partition])] == [30]
 
 
 # ---- pruning of the offset map: names are the invariants of ``MapPruning``

@@ -10,11 +10,12 @@ import pytest
 
 from mm2py.api.context import EventKind, SourceGap
 from mm2py.api.records import SinkRecord
-from mm2py.api.task import Outgoing, Run
+from mm2py.api.task import Delivery, Outgoing, Run
 from mm2py.client.send.tail import Identical
 from mm2py.config.definitions import parse_config
 from mm2py.config.framework import FrameworkConfig
 from mm2py.errors import RetriableError
+from mm2py.mirror.offset_map import PartitionMap
 from mm2py.mirror.offset_map_pages import Mark, Segment
 from mm2py.mirror.source_offsets import source_offset
 from mm2py.protocol.record_batch import CONTROL_FLAG, HEADER_BYTES, Codec, RecordBatch
@@ -23,7 +24,7 @@ from mm2py.runtime.plugins.converters.registry import BYTES_ONLY
 from mm2py.runtime.plugins.transforms import chain as plugins
 from mm2py.runtime.plugins.transforms.chain import TransformChain, TransformStep, steps_of
 from mm2py.runtime.tasks import record_task, transformed_task
-from mm2py.runtime.tasks.arrivals import MOST_PARTS, Part, SourceOrder
+from mm2py.runtime.tasks.arrivals import MOST_PARTS, Arrivals, Part, SourceOrder
 from mm2py.runtime.tasks.errant_records import ErrantRecords
 from mm2py.runtime.tasks.offset_maps import TaskOffsetMaps
 from mm2py.runtime.tasks.record_task import new_batch
@@ -33,6 +34,7 @@ from mm2py.storage.offset_map_store import NoMapStore
 from mm2py.testing.waiting import until
 from mm2py.types import State, TopicPartition
 from tests.kit.fakes.batches import a_batch
+from tests.unit.mirror.test_offset_map import translated
 from tests.unit.runtime.runtime_fakes import BareTransform, EagerClock, FakeTask
 from tests.unit.runtime.test_worker_task import Bench
 
@@ -640,25 +642,51 @@ def test_2_records_are_counted_so_that_another_incarnation_may_begin_at_0() -> N
     assert taken[1:] == [("copies", 0, 2), ("passed", 1, 1)]
 
 
-def test_3_a_batch_of_several_parts_counts_with_the_last_of_them() -> None:
+def test_3_a_batch_of_several_parts_counts_part_by_part() -> None:
     order, taken = _order(({HOME: 2}, 1, 2), ({HOME: 2, OTHER: 1}, 1, 5))
     order.arrived(S, HOME, a_batch(0, 4, runs=((0, 2), (3, 2))), 10)
-    assert taken == [], "not even the first part: its copies are in a batch with unfinished ones"
+    assert taken == [("copies", 0, 10), ("passed", 1, 2)]
     order.arrived(S, OTHER, a_batch(5), 0)
-    assert taken == [("copies", 0, 10), ("passed", 2, 5)]
+    assert taken[2:] == [("copies", 3, 12), ("passed", 1, 5)]
+
+
+@pytest.mark.parametrize(
+    ("mark", "first", "place"),
+    [(bytes(15) + b"2", 0, 0), (Segment(5, 0, 0, Mark.SOURCE_CUT), 5, 5)],
+)
+def test_3_a_mark_of_the_source_stays_between_parts_that_one_batch_has_joined(
+    mark: Segment | bytes, first: int, place: int
+) -> None:
+    """Of ten records three were dropped; behind them the topic was created again, or its log was cut."""
+    landed = PartitionMap()
+
+    def report(delivery: Delivery) -> None:
+        for run in delivery.runs:
+            landed.add(*run)
+        landed.passed(delivery.passed, delivery.last + 1)
+
+    order, arrivals = SourceOrder(), Arrivals(report, by_itself=False)
+    order.follow(arrivals)
+    landed.identify(bytes(15) + b"1")
+    landed.note(mark, under_way=10)
+    order.handed_out(S, HOME, Part({HOME: 7}, 3, 9))
+    order.handed_out(S, HOME, Part({HOME: 5}, 0, first + 4))
+    order.arrived(S, HOME, a_batch(3, 12, runs=((3, 7), (first, 5))), 0)
+    arrivals.flush()
+    assert translated(landed, place)[0][1] == 7
 
 
 def test_4_what_has_arrived_of_a_part_with_one_target_is_passed_on_when_that_is_asked() -> None:
     order, taken = _order(({HOME: 2}, 1, 2), ({HOME: 3}, 1, 6), ({HOME: 1, OTHER: 1}, 0, 8))
     order.arrived(S, HOME, a_batch(0, 3, runs=((0, 2), (3, 1))), 10)
-    assert taken == []
+    assert taken == [("copies", 0, 10), ("passed", 1, 2)]
     order.pass_on()
-    assert taken == [("copies", 0, 10)]
+    assert taken[2:] == [("copies", 3, 12)]
     order.arrived(S, HOME, a_batch(4, 2), 13)
-    assert taken[1:] == [("copies", 4, 13), ("passed", 2, 6)]
+    assert taken[3:] == [("copies", 4, 13), ("passed", 1, 6)]
     order.arrived(S, HOME, a_batch(7), 15)
     order.pass_on()
-    assert len(taken) == 3, "a position after it would pass what went elsewhere"
+    assert len(taken) == 5, "a position after it would pass what went elsewhere"
 
 
 def test_a_partition_far_ahead_of_a_target_that_takes_nothing_is_named_with_it() -> None:

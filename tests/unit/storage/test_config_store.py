@@ -257,6 +257,15 @@ def test_what_tasks_are_told_besides_is_in_the_commit_and_counts_as_theirs() -> 
     assert encode_config_record(Commit("c", 2, ({}, {})))[1] == b'{"tasks":2}', "as Java's"
 
 
+def test_what_a_stop_removed_is_known_until_other_tasks_are_in_force() -> None:
+    stopped = (PUT, task(0), Commit("c", 1), Commit("c", 0))
+    # Of the second one the cleaner has left the newest commit.
+    for records in (stopped, (PUT, task(0), Commit("c", 0)), (*stopped, Commit("c", 0))):
+        assert fold(*records)[0].former == {"c": ({"v": "1"},)}
+    assert fold(*stopped, task(0, "2"), Commit("c", 1))[0].former == {}
+    assert fold(*stopped, ConnectorPut("c", None))[0].former == {}
+
+
 def test_a_commit_of_no_tasks_clears_them_and_is_a_generation_only_behind_tasks() -> None:
     snapshot, events = fold(PUT, Commit("c", 0))
     assert (snapshot.tasks("c"), snapshot.generations) == ((), {})
