@@ -3,7 +3,8 @@
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable
+from contextlib import asynccontextmanager
 from contextvars import Context, copy_context
 from logging import Logger
 from typing import Any, Final, Generic, Literal, Protocol, TypeVar, final
@@ -231,6 +232,24 @@ async def cancelled(*tasks: "asyncio.Future[Any] | None") -> None:
     for each in begun:
         each.cancel()
     await asyncio.gather(*begun, return_exceptions=True)
+
+
+class Closes(Protocol):
+    """Has connections or tasks until it is closed."""
+
+    async def close(self) -> None: ...
+
+
+ClosesT = TypeVar("ClosesT", bound=Closes)
+
+
+@asynccontextmanager
+async def closing(opened: ClosesT) -> AsyncGenerator[ClosesT]:
+    """Close ``opened`` at the end of the block, however that is."""
+    try:
+        yield opened
+    finally:
+        await opened.close()
 
 
 async def together(*works: Coroutine[object, object, T]) -> list[T]:

@@ -1,6 +1,7 @@
 """The few value types that every layer speaks."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
@@ -118,6 +119,10 @@ class TargetState(StrEnum):
     def state(self) -> "State":
         """The state that this leads to."""
         return State.RUNNING if self is TargetState.STARTED else State[self.name]
+
+
+INITIAL_STATES: Final[Mapping[str, TargetState]] = {it.state.value: it for it in TargetState}
+"""By ``initial_state`` of a request or a file (KIP-980)."""
 
 
 @dataclass(frozen=True, slots=True)

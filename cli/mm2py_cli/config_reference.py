@@ -122,7 +122,7 @@ def _meaning(option: Option) -> str:
 
 
 def _default(option: Option) -> str:
-    own = "required" if option.required else _code(option.default or "")
+    own = "required" if option.required else f"`{option.default}`" if option.default else ""
     java = "" if option.java_default is None else f"Java: {option.java_default or 'none'}"
     return "; ".join(filter(None, [own, java]))
 
@@ -173,10 +173,6 @@ def _old() -> str:
         for reason in dict.fromkeys(why for _, why in gone)
     ]
     return "## Old and mistaken names\n\n" + _table(["name", "what happens"], rows)
-
-
-def _code(text: str) -> str:
-    return f"`{text}`" if text else ""
 
 
 def _table(head: list[str], rows: list[list[str]]) -> str:

@@ -49,7 +49,6 @@ GROUPS_PER_TASK: Final = 1_000
 """One task has so many groups before a second one is worth its connections."""
 COUNTED_EVERY_S: Final = 600
 CHECKED_EVERY_S: Final = 60
-TOPIC_RETRY_S: Final = 10.0
 
 
 @final
@@ -118,9 +117,7 @@ class MirrorCheckpointConnector(Connector):
             scheduler = self._scheduler = Scheduler(
                 context.clock, timeout_ms=config.admin_timeout_ms, fail=context.fail
             )
-            await scheduler.ensure(
-                "create checkpoints topic", lambda: self._create(target.admin), TOPIC_RETRY_S
-            )
+            await scheduler.ensure("create checkpoints topic", lambda: self._create(target.admin))
             await self._count(source.groups)
             if config.refresh_groups_enabled:
                 scheduler.repeat(

@@ -30,7 +30,6 @@ from mm2py_connectors.scheduler import Scheduler
 log = logging.getLogger(__name__)
 
 TASK_CLASS: Final = "org.apache.kafka.connect.mirror.MirrorHeartbeatTask"
-TOPIC_RETRY_S: Final = 10.0
 LONGEST_POLL_S: Final = 1.0
 """The contract of ``SourceTask.poll``."""
 HEARTBEAT_VERSION: Final = 0
@@ -76,7 +75,7 @@ class MirrorHeartbeatConnector(Connector):
                 context.clock, timeout_ms=self._config.admin_timeout_ms, fail=context.fail
             )
             self._scheduler = scheduler
-            await scheduler.ensure("create heartbeats topic", self._create_topic, TOPIC_RETRY_S)
+            await scheduler.ensure("create heartbeats topic", self._create_topic)
         except BaseException:
             await self.stop()
             raise

@@ -8,7 +8,7 @@ but the error is kept where the operator sees it.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import final
+from typing import Final, final
 
 from mm2py.clock import Clock, cancelled
 from mm2py.errors import Mm2pyError, UnsupportedVersionError
@@ -16,6 +16,8 @@ from mm2py.errors import Mm2pyError, UnsupportedVersionError
 log = logging.getLogger(__name__)
 
 Job = Callable[[], Awaitable[None]]
+
+RETRY_S: Final = 10.0
 
 
 @final
@@ -66,11 +68,11 @@ class Scheduler:
         """Run ``job`` every ``every_s`` seconds until ``close``, first now or after one period."""
         self._launch(name, self._repeat(name, job, every_s, delayed=delayed))
 
-    async def ensure(self, name: str, job: Job, retry_s: float) -> None:
-        """Run ``job`` now and wait for it, then every ``retry_s`` seconds until a success."""
+    async def ensure(self, name: str, job: Job) -> None:
+        """Run ``job`` now and wait for it, then every ``RETRY_S`` seconds until a success."""
         await self.run(name, job)
         if name in self._problems:
-            self._launch(name, self._retry(name, job, retry_s))
+            self._launch(name, self._retry(name, job))
 
     async def close(self) -> None:
         await cancelled(*self._loops)
@@ -80,9 +82,9 @@ class Scheduler:
         self._loops.add(loop)
         loop.add_done_callback(self._ended)
 
-    async def _retry(self, name: str, job: Job, retry_s: float) -> None:
+    async def _retry(self, name: str, job: Job) -> None:
         while name in self._problems:
-            await self._clock.sleep(retry_s)
+            await self._clock.sleep(RETRY_S)
             await self.run(name, job)
 
     async def _repeat(self, name: str, job: Job, every_s: float, *, delayed: bool) -> None:

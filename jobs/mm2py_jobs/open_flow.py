@@ -16,7 +16,7 @@ from typing import NamedTuple, Self, final
 from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.permit import UNLIMITED
-from mm2py.clock import SYSTEM_CLOCK, Clock
+from mm2py.clock import SYSTEM_CLOCK, Clock, closing
 from mm2py.config.class_names import CHECKPOINT_NAME, SOURCE_NAME
 from mm2py.config.client_properties import effective_client_properties
 from mm2py.config.java_values import parse_list
@@ -160,10 +160,11 @@ async def store_positions(
 
     Nothing of the flow may copy them meanwhile.
     """
-    offsets = HostedOffsets(
-        tables, offset_topic(plan.props, plan.worker), transactional=plan.worker.exactly_once
-    )
-    try:
+    async with closing(
+        HostedOffsets(
+            tables, offset_topic(plan.props, plan.worker), transactional=plan.worker.exactly_once
+        )
+    ) as offsets:
         await offsets.set(
             {
                 source_offset_key(
@@ -172,8 +173,6 @@ async def store_positions(
                 for partition, position in positions.items()
             }
         )
-    finally:
-        await offsets.close()
 
 
 # ---- clusters and stores

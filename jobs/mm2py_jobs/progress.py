@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Final, final
 
 from mm2py.client.connect.admin import Admin
-from mm2py.clock import SYSTEM_CLOCK, Clock
+from mm2py.clock import SYSTEM_CLOCK, Clock, closing
 from mm2py.config.secret_names import secrets_in
 from mm2py.errors import Mm2pyError
 from mm2py.mirror.backfills import (
@@ -150,15 +150,12 @@ def _show(reported: ReportedProgress, report: Report) -> None:
 async def _publish(flow: FlowSides, reported: ReportedProgress, clock: Clock) -> None:
     topic = backfill_topic(flow.flow.source)
     try:
-        target = FlowTarget(flow.flow, flow.target, clock)
-        try:
+        async with closing(FlowTarget(flow.flow, flow.target, clock)) as target:
             await target.cluster.connect()
             reported.reached.set()
             if topic in await Admin(target.cluster).describe_topics([topic]):
                 await target.jobs.start()
                 await publish(target.jobs, reported)
-        finally:
-            await target.close()
     except Mm2pyError as error:
         log.warning(_UNKNOWN, error)
 

@@ -138,10 +138,7 @@ async def _of_connector(target: Cluster, flow: OperatorFlow) -> dict[TopicPartit
     present = await Admin(target).describe_topics(topics)
     for topic in (it for it in topics if it in present):
         log = LogReader(target, topic, clock=SYSTEM_CLOCK, waits_for_transactions=True)
-        try:
-            await log.read_to_end(take)
-        finally:
-            await log.close()
+        await log.read_to_end(take)
     positions: dict[TopicPartition, int] = {}
     for partition, value in values.items():
         stored: SourceOffset | None = {}

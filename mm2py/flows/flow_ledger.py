@@ -97,15 +97,8 @@ async def read_ledger(cluster: Cluster, flow: FlowName) -> Ledger:
 
     topic = ledger_topic(flow.source)
     if topic in await Admin(cluster).describe_topics([topic]):
-        await _read(LogReader(cluster, topic, clock=SYSTEM_CLOCK), take)
+        await LogReader(cluster, topic, clock=SYSTEM_CLOCK).read_to_end(take)
     return ledger
-
-
-async def _read(reader: LogReader, take: Callable[[int, Record], None]) -> None:
-    try:
-        await reader.read_to_end(take)
-    finally:
-        await reader.close()
 
 
 @final
@@ -140,7 +133,7 @@ class KeptLedger:
             self._topic_id = topic_id
             if described is not None:
                 reader = LogReader(cluster, topic, clock=SYSTEM_CLOCK, begin=dict(self._next))
-                await _read(reader, self._take)
+                await reader.read_to_end(self._take)
 
     def _take(self, partition: int, record: Record) -> None:
         if record.offset < self._next.get(partition, 0):

@@ -498,11 +498,8 @@ async def stored_changes(
         records, topic = list[Record](), flows_topic(flow.source)
         description = (await Admin(target).describe_topics([topic])).get(topic)
         if description is not None and description.error is None:
-            reader = LogReader(target, topic, clock=clock)
-            try:
-                await reader.read_to_end(lambda _, record: records.append(record))
-            finally:
-                await reader.close()
+            log = LogReader(target, topic, clock=clock)
+            await log.read_to_end(lambda _, record: records.append(record))
         return records
 
 

@@ -6,10 +6,10 @@ It shares nothing with the event loop and may run in a thread.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, TypeVar
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
@@ -21,7 +21,13 @@ from mm2py.observability.ages import Ages
 from mm2py.observability.metrics import UNKNOWN, LifeCounts, NodeSnapshot, PartitionSnapshot
 from mm2py.observability.processes import ProcessReading
 from mm2py.rest.jmx_values import jmx_value
-from mm2py.rest.worker_reading import CHECKPOINT_LABELS, Series, WorkerReading, number_of
+from mm2py.rest.worker_reading import (
+    CHECKPOINT_LABELS,
+    RunningWork,
+    Series,
+    WorkerReading,
+    number_of,
+)
 from mm2py.types import State
 
 WORK_STATES: Final = tuple(state.value for state in State)
@@ -32,6 +38,7 @@ WORKER_STATES: Final = (
 )
 PARTITION_STATES: Final = (*(state.value for state in PartitionState), "PAUSED")
 JOB_STATES: Final = tuple(state.value for state in JobState)
+LEASE_STATES: Final = tuple(state.value for state in LeaseState)
 RESTARTED: Final = ("flow", "connector", "task")
 EVENT_KINDS: Final = tuple(kind.value for kind in EventKind)
 MS_PER_S: Final = 1000
@@ -68,63 +75,67 @@ class MetricSpec:
 
 # -- samples by flow, by partition, by connector and task ------------------------------------------
 
-
-def _one_hot(labels: tuple[str, ...], states: Sequence[str], state: str) -> Samples:
-    # A worker of another version may report a state that this one does not know.
-    for each in states if state in states else (*states, state):
-        yield (*labels, each), float(each == state)
-
-
-def _worker_state(reading: WorkerReading) -> Samples:
-    if reading.state:
-        yield from _one_hot((), WORKER_STATES, reading.state)
+_T = TypeVar("_T")
+_Samples = Callable[[WorkerReading], Samples]
+_Items = Callable[[WorkerReading], Iterable[_T]]
+_Labels = Callable[[_T], tuple[str, ...] | None]
+"""None where an item has no series."""
 
 
-def _flow_state(reading: WorkerReading) -> Samples:
-    for flow in reading.flows:
-        yield from _one_hot((str(flow.flow),), FLOW_STATES, flow.state)
+def _one(items: _Items[_T], labels: _Labels[_T], value: Callable[[_T], float | None]) -> _Samples:
+    """Return a sample of each item, but none while its value is not known."""
 
-
-def _flow_problems(reading: WorkerReading) -> Samples:
-    for flow in reading.flows:
-        yield (str(flow.flow),), flow.problems
-
-
-def _of_node(value: Callable[[NodeSnapshot], float | None]) -> Callable[[WorkerReading], Samples]:
     def samples(reading: WorkerReading) -> Samples:
-        for node in reading.nodes:
-            known = value(node)
-            if known is not None:
-                yield (str(node.flow),), known
+        for item in items(reading):
+            known, values = value(item), labels(item)
+            if known is not None and values is not None:
+                yield values, known
 
     return samples
 
 
-def _partitions_by_state(reading: WorkerReading) -> Samples:
-    for node in reading.nodes:
-        states = Counter(part.state for part in node.partitions)
-        for state in dict.fromkeys((*PARTITION_STATES, *states)):
-            yield (str(node.flow), state), states[state]
+def _one_hot(
+    items: _Items[_T], labels: _Labels[_T], state: Callable[[_T], str], states: Sequence[str]
+) -> _Samples:
+    """Return a sample of each state for each item: 1 for the one that it is in."""
+
+    def samples(reading: WorkerReading) -> Samples:
+        for item in items(reading):
+            own, values = state(item), labels(item) or ()
+            # A worker of another version may report a state that this one does not know.
+            for each in states if own in states else (*states, own):
+                yield (*values, each), float(each == own)
+
+    return samples
 
 
-def _events_by_kind(reading: WorkerReading) -> Samples:
-    for node in reading.nodes:
-        # Counters begin at 0: `increase` does not see one that appears as 1.
-        for kind in dict.fromkeys((*EVENT_KINDS, *node.events)):
-            yield (str(node.flow), kind), node.events.get(kind, 0)
+def _counts(
+    items: _Items[_T],
+    flow: Callable[[_T], object],
+    counts: Callable[[_T], Mapping[str, float]],
+    always: Sequence[str] = (),
+) -> _Samples:
+    """Return a sample for each word that an item counts, and for those of ``always``."""
+
+    def samples(reading: WorkerReading) -> Samples:
+        for item in items(reading):
+            counted = counts(item)
+            # Counters begin at 0: `increase` does not see one that appears as 1.
+            for word in dict.fromkeys((*always, *counted)):
+                yield (str(flow(item)), word), counted.get(word, 0)
+
+    return samples
 
 
-def _findings(reading: WorkerReading) -> Samples:
-    for node in reading.nodes:
-        counts: Counter[str] = Counter()
-        for finding in node.findings:
-            counts[finding.what] += finding.count
-        for what, count in counts.items():
-            yield (str(node.flow), what), count
+def _of_node(value: Callable[[NodeSnapshot], float | None]) -> _Samples:
+    return _one(lambda it: it.nodes, lambda node: (str(node.flow),), value)
 
 
-def _failed(node: NodeSnapshot) -> float:
-    return sum(part.state == PartitionState.FAILED.value for part in node.partitions)
+def _findings(node: NodeSnapshot) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for finding in node.findings:
+        counts[finding.what] += finding.count
+    return counts
 
 
 def _overtaken_s(node: NodeSnapshot) -> float | None:
@@ -136,20 +147,9 @@ _Value = Callable[[PartitionSnapshot], float | None]
 """A number of a partition, None while it is not known."""
 
 
-def _series(
-    value: _Value, labels: Callable[[Series], tuple[str, ...]]
-) -> Callable[[WorkerReading], Samples]:
-    def samples(reading: WorkerReading) -> Samples:
-        for series in reading.partitions:
-            known, values = value(series.part), labels(series)
-            if known is not None and values:
-                yield values, known
-
-    return samples
-
-
 def _of_partition(name: str, meaning: str, value: _Value) -> MetricSpec:
-    return MetricSpec(name, _PARTITION, meaning, _series(value, lambda it: it.own))
+    samples = _one(lambda it: it.partitions, lambda it: it.own, lambda it: value(it.part))
+    return MetricSpec(name, _PARTITION, meaning, samples)
 
 
 def _lag_records(part: PartitionSnapshot) -> float | None:
@@ -161,55 +161,23 @@ def _rpo_s(part: PartitionSnapshot) -> float | None:
     return None if age_ms is None else age_ms / MS_PER_S
 
 
-def _newest_s(part: PartitionSnapshot) -> float | None:
-    return None if part.newest_ms == UNKNOWN else part.newest_ms / MS_PER_S
+def _works(*, tasks: bool) -> _Items[RunningWork]:
+    return lambda reading: [it for it in reading.works if (it.task is not None) is tasks]
 
 
-def _connector_state(reading: WorkerReading) -> Samples:
-    for work in reading.works:
-        if work.task is None:
-            yield from _one_hot((work.flow, work.connector), WORK_STATES, work.state)
+def _number(work: RunningWork) -> str:
+    assert work.task is not None
+    return str(work.task.number)
 
 
-def _task_state(reading: WorkerReading) -> Samples:
-    for work in reading.works:
-        if work.task is not None:
-            labels = (work.flow, work.connector, str(work.task.number))
-            yield from _one_hot(labels, WORK_STATES, work.state)
+def _of_leases(value: Callable[[Lease], int]) -> _Samples:
+    return _one(
+        lambda it: it.backfills, lambda it: (str(it.flow),), lambda it: sum(map(value, it.leases))
+    )
 
 
-def _backfill_state(reading: WorkerReading) -> Samples:
-    for backfill in reading.backfills:
-        yield from _one_hot((str(backfill.flow),), JOB_STATES, backfill.job.state.value)
-
-
-def _of_leases(value: Callable[[Lease], int]) -> Callable[[WorkerReading], Samples]:
-    def samples(reading: WorkerReading) -> Samples:
-        for backfill in reading.backfills:
-            yield (str(backfill.flow),), sum(value(lease) for lease in backfill.leases)
-
-    return samples
-
-
-def _backfill_partitions(reading: WorkerReading) -> Samples:
-    for backfill in reading.backfills:
-        states = Counter(lease.state for lease in backfill.leases)
-        for state in LeaseState:
-            yield (str(backfill.flow), state.value), states[state]
-
-
-def _of_life(value: Callable[[LifeCounts], int]) -> Callable[[WorkerReading], Samples]:
-    def samples(reading: WorkerReading) -> Samples:
-        for life in reading.lives:
-            yield (life.flow,), value(life.counts)
-
-    return samples
-
-
-def _restarts(reading: WorkerReading) -> Samples:
-    for life in reading.lives:
-        for what in RESTARTED:
-            yield (life.flow, what), life.counts.restarts.get(what, 0)
+def _of_life(value: Callable[[LifeCounts], int]) -> _Samples:
+    return _one(lambda it: it.lives, lambda life: (life.flow,), lambda life: value(life.counts))
 
 
 def _groups(reading: WorkerReading) -> Samples:
@@ -223,24 +191,10 @@ def _groups(reading: WorkerReading) -> Samples:
             yield (str(node.flow), kind, state), count
 
 
-def _certificates(reading: WorkerReading) -> Samples:
-    for shown, expires_s in reading.certificates.items():
-        yield tuple(shown), expires_s
-
-
-def _broker_errors(reading: WorkerReading) -> Samples:
-    for error, times in reading.broker_errors.items():
-        yield tuple(error), times
-
-
 def _of_process(
     name: str, meaning: str, value: Callable[[ProcessReading], float | None]
 ) -> MetricSpec:
-    def samples(reading: WorkerReading) -> Samples:
-        counted = None if reading.process is None else value(reading.process)
-        if counted is not None:
-            yield (), counted
-
+    samples = _one(lambda it: [] if it.process is None else [it.process], lambda _: (), value)
     return MetricSpec(name, (), meaning, samples)
 
 
@@ -258,35 +212,45 @@ OWN_METRICS: Final[tuple[MetricSpec, ...]] = (
         "mm2py_flow_state",
         ("flow", "state"),
         "1 for the flow's state as this worker sees it, else 0.",
-        _flow_state,
+        _one_hot(lambda it: it.flows, lambda it: (str(it.flow),), lambda it: it.state, FLOW_STATES),
     ),
     MetricSpec(
         "mm2py_worker_state",
         ("state",),
         "1 for the state of a Connect worker and its connectors, else 0.",
-        _worker_state,
+        _one_hot(lambda it: filter(None, [it.state]), lambda _: (), str, WORKER_STATES),
     ),
     MetricSpec(
-        "mm2py_flow_problems", _FLOW, "Problems of the flow that this worker knows.", _flow_problems
+        "mm2py_flow_problems",
+        _FLOW,
+        "Problems of the flow that this worker knows.",
+        _one(lambda it: it.flows, lambda it: (str(it.flow),), lambda it: it.problems),
     ),
     MetricSpec(
         "mm2py_flow_findings",
         ("flow", "finding"),
         "What tasks of this worker report beside their partitions, such as groups in use on the "
         "target.",
-        _findings,
+        _counts(lambda it: it.nodes, lambda node: node.flow, _findings),
     ),
     MetricSpec(
         "mm2py_partitions",
         ("flow", "state"),
         "Source partitions of this worker by state.",
-        _partitions_by_state,
+        _counts(
+            lambda it: it.nodes,
+            lambda node: node.flow,
+            lambda node: Counter(part.state for part in node.partitions),
+            PARTITION_STATES,
+        ),
     ),
     MetricSpec(
         "mm2py_failed_partitions",
         _FLOW,
         "Source partitions of this worker that failed.",
-        _of_node(_failed),
+        _of_node(
+            lambda it: sum(part.state == PartitionState.FAILED.value for part in it.partitions)
+        ),
     ),
     MetricSpec(
         "mm2py_retention_overtakes_seconds",
@@ -299,7 +263,7 @@ OWN_METRICS: Final[tuple[MetricSpec, ...]] = (
         "mm2py_partition_state",
         (*_PARTITION, "state"),
         "1 for the partition's current state.",
-        _series(lambda _: 1, lambda it: (*it.own, it.part.state)),
+        _one(lambda it: it.partitions, lambda it: (*it.own, it.part.state), lambda _: 1),
     ),
     _of_partition(
         "mm2py_records_replicated_total",
@@ -334,13 +298,13 @@ OWN_METRICS: Final[tuple[MetricSpec, ...]] = (
     _of_partition(
         "mm2py_newest_record_timestamp_seconds",
         "Largest record timestamp copied, since the epoch.",
-        _newest_s,
+        lambda part: None if part.newest_ms == UNKNOWN else part.newest_ms / MS_PER_S,
     ),
     MetricSpec(
         "mm2py_ledger_events_total",
         ("flow", "kind"),
         "Events of the loss ledger that this worker noticed.",
-        _events_by_kind,
+        _counts(lambda it: it.nodes, lambda node: node.flow, lambda it: it.events, EVENT_KINDS),
     ),
     MetricSpec(
         "mm2py_records_lost_total",
@@ -358,7 +322,12 @@ OWN_METRICS: Final[tuple[MetricSpec, ...]] = (
         "mm2py_backfill_state",
         ("flow", "state"),
         "1 for the state of the newest backfill of a flow that this worker leads, else 0.",
-        _backfill_state,
+        _one_hot(
+            lambda it: it.backfills,
+            lambda it: (str(it.flow),),
+            lambda it: it.job.state.value,
+            JOB_STATES,
+        ),
     ),
     MetricSpec(
         "mm2py_backfill_records",
@@ -382,19 +351,34 @@ OWN_METRICS: Final[tuple[MetricSpec, ...]] = (
         "mm2py_backfill_partitions",
         ("flow", "state"),
         "Source partitions of the newest backfill by state.",
-        _backfill_partitions,
+        _counts(
+            lambda it: it.backfills,
+            lambda it: it.flow,
+            lambda it: Counter(lease.state.value for lease in it.leases),
+            LEASE_STATES,
+        ),
     ),
     MetricSpec(
         "mm2py_connector_state",
         ("flow", "connector", "state"),
         "1 for the state of a connector of this worker, else 0.",
-        _connector_state,
+        _one_hot(
+            _works(tasks=False),
+            lambda it: (it.flow, it.connector),
+            lambda it: it.state,
+            WORK_STATES,
+        ),
     ),
     MetricSpec(
         "mm2py_task_state",
         ("flow", "connector", "task", "state"),
         "1 for the state of a task of this worker, else 0.",
-        _task_state,
+        _one_hot(
+            _works(tasks=True),
+            lambda it: (it.flow, it.connector, _number(it)),
+            lambda it: it.state,
+            WORK_STATES,
+        ),
     ),
     MetricSpec(
         "mm2py_groups",
@@ -418,20 +402,20 @@ OWN_METRICS: Final[tuple[MetricSpec, ...]] = (
         "mm2py_restarts_total",
         ("flow", "what"),
         "Flows, connectors and tasks that this worker started again.",
-        _restarts,
+        _counts(lambda it: it.lives, lambda it: it.flow, lambda it: it.counts.restarts, RESTARTED),
     ),
     MetricSpec(
         "mm2py_broker_errors_total",
         ("cluster", "address", "error"),
         "Times that a broker was unreachable, refused the login, or was lost with requests under "
         "way.",
-        _broker_errors,
+        lambda reading: ((tuple(error), it) for error, it in reading.broker_errors.items()),
     ),
     MetricSpec(
         "mm2py_certificate_expiry_timestamp_seconds",
         ("owner", "cluster", "address"),
         "Until when a certificate is valid, since the epoch.",
-        _certificates,
+        lambda reading: ((tuple(shown), it) for shown, it in reading.certificates.items()),
     ),
     _of_process(
         "process_cpu_seconds_total",
@@ -489,7 +473,7 @@ def _rate(per_s: float) -> float | None:
 
 
 def _mirror(
-    prefix: str, labels: tuple[str, ...], values_of: Callable[[Series], tuple[str, ...]]
+    prefix: str, labels: tuple[str, ...], values_of: _Labels[Series]
 ) -> tuple[MetricSpec, ...]:
     """Return Java's metrics of a copied partition."""
     values: Sequence[tuple[str, str, _Value]] = (
@@ -512,14 +496,8 @@ def _mirror(
         ),
     )
 
-    def of_copies(value: _Value) -> Callable[[WorkerReading], Samples]:
-        def samples(reading: WorkerReading) -> Samples:
-            for series in reading.copies:
-                known = value(series.part)
-                if known is not None:
-                    yield values_of(series), known
-
-        return samples
+    def of_copies(value: _Value) -> _Samples:
+        return _one(lambda it: it.copies, values_of, lambda it: value(it.part))
 
     return tuple(
         MetricSpec(f"{prefix}_{name}", labels, meaning, of_copies(value))
@@ -556,14 +534,12 @@ def _age(
 def _checkpoints(prefix: str, more: tuple[str, ...] = ()) -> tuple[MetricSpec, ...]:
     """Return Java's ``MirrorCheckpointMetrics``; ``more`` labels repeat the target."""
 
-    def latency(number: Callable[[Ages], float | None]) -> Callable[[WorkerReading], Samples]:
-        def samples(reading: WorkerReading) -> Samples:
-            for of, ages in reading.checkpoints.items():
-                known = number(ages)
-                if known is not None:
-                    yield (*of.labels, *[jmx_value(of.flow.target)] * len(more)), known
-
-        return samples
+    def latency(number: Callable[[Ages], float | None]) -> _Samples:
+        return _one(
+            lambda it: it.checkpoints.items(),
+            lambda it: (*it[0].labels, *[jmx_value(it[0].flow.target)] * len(more)),
+            lambda it: number(it[1]),
+        )
 
     return tuple(
         MetricSpec(
@@ -576,21 +552,15 @@ def _checkpoints(prefix: str, more: tuple[str, ...] = ()) -> tuple[MetricSpec, .
     )
 
 
-def _of_consumer(series: Series) -> tuple[str, ...]:
+def _of_consumer(series: Series) -> tuple[str, ...] | None:
     part = series.part
     if not part.task:
-        return ()
+        return None
     client = jmx_value(f"{series.pair}|{part.task}|replication-consumer")
     return client, part.source.topic, number_of(part.source)
 
 
-def _task_status(reading: WorkerReading) -> Samples:
-    for work in reading.works:
-        if work.task is not None:
-            yield (jmx_value(work.connector), str(work.task.number), work.state.lower()), 1
-
-
-def _task_count(state: State | None) -> Callable[[WorkerReading], Samples]:
+def _task_count(state: State | None) -> _Samples:
     def samples(reading: WorkerReading) -> Samples:
         counts: Counter[str] = Counter()
         for work in reading.works:
@@ -630,7 +600,11 @@ _WORKER: Final = (
         "kafka_connect_connector_status",
         ("connector", "task", "status"),
         "1 for the status of a task of this worker.",
-        _task_status,
+        _one(
+            _works(tasks=True),
+            lambda it: (jmx_value(it.connector), _number(it), it.state.lower()),
+            lambda _: 1,
+        ),
     ),
     *(
         MetricSpec(
@@ -653,7 +627,7 @@ COMPAT_METRICS: Final[Mapping[Compat, tuple[MetricSpec, ...]]] = {
             "kafka_consumer_fetch_manager_records_lag",
             _CONSUMED,
             "Records between the position and the end of the source partition.",
-            _series(_lag_records, _of_consumer),
+            _one(lambda it: it.partitions, _of_consumer, lambda it: _lag_records(it.part)),
         ),
         *_WORKER,
     ),

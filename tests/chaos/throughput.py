@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
 
@@ -49,8 +50,7 @@ def pace_of_copy(
     samples: list[tuple[float, int]] = []
     places = [TopicPartition(topic, partition) for partition in range(partitions)]
     settings = {"bootstrap.servers": region.bootstrap_servers, "group.id": "pace", "log_level": 0}
-    consumer = Consumer(settings)
-    try:
+    with closing(Consumer(settings)) as consumer:
 
         def complete() -> bool:
             end = sum(consumer.get_watermark_offsets(place, timeout=10)[1] for place in places)
@@ -58,8 +58,6 @@ def pace_of_copy(
             return end >= records
 
         until(complete, COPY_TIMEOUT_S, lambda: f"{records} copied: {samples[-1:]}", alive=mirror)
-    finally:
-        consumer.close()
     low, high = records * SKIPPED, records * (1 - SKIPPED)
     middle = [sample for sample in samples if low <= sample[1] <= high]
     assert len(middle) >= 2, f"too fast to measure: {samples}"

@@ -4,7 +4,6 @@ Flow: ``two_clusters`` (addresses for the test, names inside the network) -> ``i
 which is a ``Start`` as ``tests.integration.main_job`` takes it.
 """
 
-import socket
 import time
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from testcontainers.core.wait_strategies import LogMessageWaitStrategy
 from tests.docker.compose_file import ROOT, load, mapping
 from tests.integration.main_job import Start
 from tests.integration.mirror_process import Flow, Running
+from tests.kit.kafka.ports import free_ports
 from tests.kit.kafka.region import ForeignRegion
 
 OUTSIDE: Final = 9092
@@ -55,17 +55,11 @@ class Clusters:
         }
 
 
-def _free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
-
-
 @contextmanager
 def _kafka(network: Network, name: str) -> Generator[ForeignRegion]:
     """Run the service ``name`` of docker-compose.yml, advertised at a free port of this machine."""
     service = mapping(mapping(load()["services"])[name])
-    port = _free_port()
+    (port,) = free_ports(1)
     container = DockerContainer(str(service["image"])).with_network(network)
     container.with_network_aliases(name).with_bind_ports(OUTSIDE, port)
     for key, value in mapping(service["environment"]).items():

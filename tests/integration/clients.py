@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.connect.connection import BrokerConnection
+from mm2py.clock import closing
 from mm2py.config.clients import connection_settings
 from mm2py.protocol.buffers import BufferPool
 from mm2py.protocol.messages import metadata
@@ -18,12 +19,9 @@ async def connected(where: KafkaAddress | Mapping[str, str]) -> AsyncGenerator[C
     """Connect to a region, or as the properties of a client say."""
     props = where if isinstance(where, Mapping) else {"bootstrap.servers": where.bootstrap_servers}
     settings = connection_settings({"client.id": "test", **props}, scope="cluster A")
-    cluster = Cluster(settings, alias="A")
-    try:
+    async with closing(Cluster(settings, alias="A")) as cluster:
         await cluster.connect()
         yield cluster
-    finally:
-        await cluster.close()
 
 
 async def opened(props: Mapping[str, str]) -> BrokerConnection:

@@ -3,51 +3,21 @@
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.permit import UNLIMITED
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.clients import ConnectionSettings, ProducerSettings, parse_bootstrap_servers
 from mm2py.storage.config_backing_store import ConfigBackingStore
-from mm2py.storage.config_fold import (
-    ConfigEvent,
-    ConnectorChanged,
-    ConnectorRemoved,
-    TargetChanged,
-    TasksChanged,
-)
-from mm2py.storage.config_state import RestartRequest
-from mm2py.storage.connect_json import LoggerLevel
 from mm2py.storage.internal_topics import InternalTopic
 from mm2py.storage.offset_backing_store import KafkaOffsetBackingStore
 from mm2py.storage.status_backing_store import StatusBackingStore
 from mm2py.storage.table import KafkaTable
 from mm2py_workers.internal_stores import FlowTables
+from tests.kit.fakes.stores import Heard
 
 PARTITIONS = {"configs": 1, "statuses": 5, "offsets": 25}
-
-
-@dataclass
-class ConfigNews:
-    """Listens and notes what it was told."""
-
-    told: list[str] = field(default_factory=list[str])
-
-    def __call__(self, event: ConfigEvent) -> None:
-        match event:
-            case ConnectorChanged(name):
-                self.told.append(f"changed {name}")
-            case ConnectorRemoved(name):
-                self.told.append(f"removed {name}")
-            case TasksChanged(connector):
-                self.told.append(f"tasks {connector}")
-            case TargetChanged(connector):
-                self.told.append(f"target {connector}")
-            case RestartRequest(connector, only_failed, include_tasks):
-                self.told.append(f"restart {connector} {only_failed} {include_tasks}")
-            case LoggerLevel(namespace, level):
-                self.told.append(f"level {namespace} {level}")
 
 
 @dataclass
@@ -57,7 +27,7 @@ class Stores:
     config: ConfigBackingStore
     status: StatusBackingStore
     offsets: KafkaOffsetBackingStore
-    news: ConfigNews
+    news: Heard
 
 
 @asynccontextmanager
@@ -83,7 +53,7 @@ async def open_stores(bootstrap_servers: str, prefix: str) -> AsyncGenerator[Sto
         ConfigBackingStore(table("configs")),
         StatusBackingStore(table("statuses")),
         KafkaOffsetBackingStore(table("offsets", follow=False)),
-        ConfigNews(),
+        Heard(),
     )
     try:
         await cluster.connect()

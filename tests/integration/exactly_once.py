@@ -52,7 +52,7 @@ def assert_each_once(mirror: Running, flow: Flow, topic: str) -> int:
     """0 lost, 0 doubled, in order; return the number of records."""
     truth, copy = wait_for_committed(mirror, flow, topic)
     assert_equal(truth, copy)
-    return sum(_sizes(truth).values())
+    return sum(len(log.records) for log in truth.values())
 
 
 def wait_for_more(mirror: Running, flow: Flow, topic: str) -> None:
@@ -101,7 +101,3 @@ def first_start(flow: Flow, topic: str, *, name: str, killed: bool = False) -> i
         assert_no_cause_twice(mirror)
         mirror.check_defects()
     return records
-
-
-def _sizes(logs: Logs) -> dict[int, int]:
-    return {partition: len(log.records) for partition, log in logs.items()}

@@ -1,5 +1,6 @@
 """Members of groups of each kind, which read some records, commit and leave; and where a group is."""
 
+from contextlib import closing
 from typing import Final
 
 from confluent_kafka import Consumer, TopicPartition
@@ -49,11 +50,8 @@ def read_next(region: KafkaAddress, topic: str, group: str, kind: str, records: 
     """Let a group of a kind read on, and return the numbers."""
     if kind != "share":
         return read_some(region, topic, group, records, **(KIP_848 if kind == "kip848" else {}))
-    member = Shares(region, topic, group)
-    try:
+    with closing(Shares(region, topic, group)) as member:
         return member.read(records)
-    finally:
-        member.close()
 
 
 def place_of(region: KafkaAddress, topic: str, group: str, kind: str) -> int:

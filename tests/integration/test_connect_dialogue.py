@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from mm2py.clock import closing
 from tests.integration.connect_dialogue import Exchange, exchanges, hold, write_exchanges
 from tests.integration.connect_process import DISTRIBUTED, rest_of, write_worker
 from tests.integration.java_connect import JavaConnect
@@ -44,12 +45,11 @@ def _differences(expected: list[object], answers: list[Exchange]) -> list[str]:
 )
 async def test_java_is_recorded(setup: Setup, words: dict[str, str]) -> None:
     recorded = exchanges()
-    java = JavaConnect(setup.b.bootstrap_servers, setup.unique("dialogue"), setup.folder)
-    try:
+    async with closing(
+        JavaConnect(setup.b.bootstrap_servers, setup.unique("dialogue"), setup.folder)
+    ) as java:
         await java.ready()
         answers = await hold(java.url, words, recorded)
-    finally:
-        await java.close()
     write_exchanges([{**it, "java": answer} for it, answer in zip(recorded, answers, strict=True)])
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
+from mm2py.clock import closing
 from mm2py.protocol.columns import partition_of
 from mm2py.storage.status_records import StoredStatus, TopicUse
 from mm2py.types import State, TargetState, TaskId
@@ -103,7 +104,7 @@ async def java_answers_ours(java: JavaConnect, servers: str) -> None:
 
 
 async def we_read_what_java_writes(java: JavaConnect, stores: Stores, servers: str) -> None:
-    news, config, status = stores.news.told, stores.config, stores.status
+    news, config, status = stores.news, stores.config, stores.status
     await eventually(lambda: config.snapshot().session_key, "the session key")
     # The leader removes states of connectors that are not in the config.
     await eventually(lambda: status.get("stray") is None, "no state of an unknown connector")
@@ -139,7 +140,7 @@ async def we_follow_a_connector_of_java(java: JavaConnect, stores: Stores, serve
     await java.call("PATCH", "/connectors/made/offsets", entries)
     assert await stores.offsets.entries("made") == {KEY % b"made": b'{"offset":0}'}
     await java.call("DELETE", "/connectors/made", expected=204)
-    await eventually(lambda: "removed made" in stores.news.told, "the removal")
+    await eventually(lambda: "removed made" in stores.news, "the removal")
     await eventually(lambda: stores.status.get("made") is None, "no state of it")
 
 
@@ -151,14 +152,11 @@ async def test_a_java_worker_goes_on_with_our_topics_and_we_with_its(
     servers, prefix = setup.a.bootstrap_servers, setup.unique("connect")
     async with open_stores(servers, prefix) as stores:
         await write_ours(stores, servers)
-        java = JavaConnect(servers, prefix, setup.folder)
-        try:
+        async with closing(JavaConnect(servers, prefix, setup.folder)) as java:
             await java.ready()
             await java_answers_ours(java, servers)
             await we_read_what_java_writes(java, stores, servers)
             await we_follow_a_connector_of_java(java, stores, servers)
-        finally:
-            await java.close()
         seen = stores.config.snapshot()
     async with open_stores(servers, prefix) as later:
         assert later.config.snapshot() == seen

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -21,15 +22,12 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 
 def test_a_node_that_cannot_start_shows_the_end_of_its_output() -> None:
-    region = Region("broken", properties={"num.network.threads": "many"})
-    try:
+    with closing(Region("broken", properties={"num.network.threads": "many"})) as region:
         with pytest.raises(
             StartFailedError, match=r"Kafka node broken-1: .*num\.network\.threads"
         ) as e:
             region.start()
         assert "num.network.threads" in "".join(e.value.__notes__)
-    finally:
-        region.close()
 
 
 @pytest.mark.faults

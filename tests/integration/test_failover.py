@@ -12,7 +12,7 @@ from typing import Final, cast, final
 
 import pytest
 
-from mm2py.clock import SYSTEM_CLOCK
+from mm2py.clock import SYSTEM_CLOCK, closing
 from mm2py.config.class_names import SOURCE_NAME
 from mm2py.errors import RetriableError
 from mm2py.mirror.backfills import BackfillRecord, Job, JobState, Lease, LeaseState
@@ -472,12 +472,9 @@ def test_a_failback_waits_for_a_job_of_the_flow_that_it_begins_again(stage: Stag
 
         async def write_job(*records: BackfillRecord) -> None:
             plan = flow_plan(flow.file, name)
-            target = FlowTarget(plan.name, plan.props, SYSTEM_CLOCK)
-            try:
+            async with closing(FlowTarget(plan.name, plan.props, SYSTEM_CLOCK)) as target:
                 await target.open()
                 await target.jobs.post(records)
-            finally:
-                await target.close()
 
         asyncio.run(write_job(job, lease))
         for words in (("--plan",), ("--execute", "--accept-loss", "1000")):

@@ -3,7 +3,6 @@
 Each for seconds, and as a row of `make chaos` again and again or for long; then memory is flat, too.
 """
 
-import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from tests.integration.traffic import (
     wait_for_copy,
     wait_for_progress,
     write,
+    written_positions,
 )
 from tests.kit.lines.delay_proxy import DelayProxy, Way
 from tests.kit.matrix import matrix
@@ -72,7 +72,7 @@ def outages(rig: Rig, folder: Path, topic: str, lengths_s: Sequence[float]) -> O
         assert (one.stop(), two.stop()) == (0, 0)
     wanted = [record.value for log in truth.values() for record in log.records]
     there = [r.value for log in read(flow.target, flow.remote(topic)).values() for r in log.records]
-    positions = _positions(flow, topic)
+    positions = written_positions(flow, topic)
     return Outcome(
         records=len(wanted),
         lost=len(set(wanted) - set(there)),
@@ -97,20 +97,6 @@ def _progress(worker: Mirror, flow: Flow, topic: str) -> None:
         return all(positions.get(p, -1) >= end - 1 for p, end in there.items() if end)
 
     until(stored, PROGRESS_S, "the copy and its positions to catch up", alive=worker)
-
-
-def _positions(flow: Flow, topic: str) -> dict[int, list[int]]:
-    """Return every position that was written, in order, by partition; the topic is not compacted yet."""
-    written: dict[int, list[int]] = {}
-    for log in read(flow.target, flow.offsets_topic).values():
-        for record in log.records:
-            if record.key is None or record.value is None:
-                continue
-            _, partition = json.loads(record.key)
-            if partition.get("topic") == topic:
-                offset = json.loads(record.value)["offset"]
-                written.setdefault(partition["partition"], []).append(offset)
-    return written
 
 
 LINE_PARTITIONS = 2

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 
 import pytest
 from confluent_kafka import Producer
@@ -41,16 +42,15 @@ SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 @pytest.fixture(scope="module")
 def racks() -> Iterator[Region]:
     """Three nodes in racks rack-1 to rack-3 that send readers to their own rack."""
-    with_racks = Region("racks", nodes=3, properties={"replica.selector.class": SELECTOR})
-    try:
+    with closing(
+        Region("racks", nodes=3, properties={"replica.selector.class": SELECTOR})
+    ) as with_racks:
         with_racks.prepare()
         for number, node in enumerate(with_racks.nodes, 1):
             with (node.data_dir.parent / "server.properties").open("a") as file:
                 file.write(f"broker.rack=rack-{number}\n")
         with_racks.start()
         yield with_racks
-    finally:
-        with_racks.close()
 
 
 def create(region: Region, topic: str, replicas: list[int], **config: str) -> TopicPartition:

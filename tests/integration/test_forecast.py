@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Final
 
 import pytest
@@ -85,9 +86,6 @@ def test_retention_is_forecast_before_it_takes_a_record_that_is_not_copied(
 
 def log_start(region: KafkaAddress, topic: str) -> int:
     """Return the first offset of the topic's only partition."""
-    consumer = reader(region)
-    try:
+    with closing(reader(region)) as consumer:
         marks = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=METADATA_TIMEOUT_S)
         return marks[0]
-    finally:
-        consumer.close()

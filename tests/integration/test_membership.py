@@ -5,6 +5,7 @@ import logging
 import os
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,17 +63,18 @@ class FarTarget:
 
 @pytest.fixture(scope="module")
 def shared_target() -> Iterator[FarTarget]:
-    with DelayProxy() as line:
-        region = Region(
-            "expired",
-            listeners=[Listener("FAR", "PLAINTEXT", advertise=line.front)],
-            properties=ANY_SESSION,
-        )
-        try:
-            region.start()
-            yield FarTarget(region, line)
-        finally:
-            region.close()
+    with (
+        DelayProxy() as line,
+        closing(
+            Region(
+                "expired",
+                listeners=[Listener("FAR", "PLAINTEXT", advertise=line.front)],
+                properties=ANY_SESSION,
+            )
+        ) as region,
+    ):
+        region.start()
+        yield FarTarget(region, line)
 
 
 @pytest.fixture

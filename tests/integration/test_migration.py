@@ -15,6 +15,7 @@ import pytest
 from typer.testing import Result
 
 from bench.java_mm2 import QUICK_START_FLAGS, start_java
+from mm2py.clock import closing
 from tests.integration.connect_process import DISTRIBUTED, mirror_config, rest_of, write_worker
 from tests.integration.java_connect import JavaConnect
 from tests.integration.mirror_maker_1 import Files, committed, start, wait_for_records, write_files
@@ -247,8 +248,7 @@ async def test_a_flow_continues_where_the_operators_one_stopped(setup: Setup, wa
         words = ["import", "strimzi", str(resource), "--carry-positions", "--to", str(file)]
         return await asyncio.to_thread(command_here, *words)
 
-    java = JavaConnect(setup.b.bootstrap_servers, group, setup.folder)
-    try:
+    async with closing(JavaConnect(setup.b.bootstrap_servers, group, setup.folder)) as java:
         await java.ready()
         config = mirror_config(setup.a, setup.b, source, topic) | {"target.cluster.alias": target}
         await java.call("POST", "/connectors", {"name": name, "config": config}, expected=201)
@@ -258,8 +258,6 @@ async def test_a_flow_continues_where_the_operators_one_stopped(setup: Setup, wa
         assert f"the Connect cluster {group} runs: " in running.stderr
         assert not file.exists()
         java.process.stop()
-    finally:
-        await java.close()
     write(setup.a, topic, [Sent(it % 2, b"%d" % it) for it in range(200, 300)])
     if way == "carried":
         done = await carry()

@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from mm2py.config.rest_settings import RestSettings
 from mm2py.mirror.failovers import Failover, FailoverKind, Step, Tail
-from mm2py.observability.metrics import Finding, FlowSample, Forecast
+from mm2py.observability.metrics import Finding, FlowSample, Forecast, PartitionSnapshot
 from mm2py.rest.app import public_app
 from mm2py.rest.credentials import RestCredentials
 from mm2py.rest.security import gate_for
@@ -121,39 +121,12 @@ async def test_a_drawing_between_a_new_address_and_its_event_shows_the_old_place
         assert_quiet(browser, url)
 
 
-def _suspended(rig: Rig) -> None:
-    rig.herders[AB].show(state="SUSPENDED")
-
-
 def _disabled(rig: Rig) -> None:
     rig.herders[AB].configs[NAME]["enabled"] = "false"
 
 
-def _typing_error(rig: Rig) -> None:
-    rig.herders[AB].show(partitions=(partition("heartbeats", 0, 0),))
-
-
-def _nothing_known(rig: Rig) -> None:
-    rig.herders[AB].show(partitions=(partition("t", 0, -1),))
-
-
-def _stuck(rig: Rig) -> None:
-    stuck = partition("t", 0, 9_000, records_per_s=0.0)
-    rig.herders[AB].show(partitions=(stuck, partition("u", 0, 0, records_per_s=0.0)))
-
-
-def _never_begun(rig: Rig) -> None:
-    # An open transaction below all that the log has, from before the flow's first start.
-    waits = partition("t", 0, 9_000, records_per_s=0.0, newest_ms=-1, lag_ms=0)
-    rig.herders[AB].show(partitions=(waits,))
-
-
-def _failed(rig: Rig) -> None:
-    rig.herders[AB].show(partitions=(partition("t", 0, 9, state="FAILED", cause=DENIED),))
-
-
-def _held(rig: Rig) -> None:
-    rig.herders[AB].show(partitions=(partition("t", 0, 9, state="HELD", cause=DENIED),))
+def _shows(*partitions: PartitionSnapshot) -> Callable[[Rig], None]:
+    return lambda rig: rig.herders[AB].show(partitions=partitions)
 
 
 def _task_failed(rig: Rig) -> None:
@@ -167,15 +140,17 @@ async def test_nothing_is_green_while_nothing_is_copied_and_the_cause_and_remedy
     browser: Browser, rig: Rig
 ) -> None:
     del rig.herders[BA]
+    still, denied = partition("t", 0, 9_000, records_per_s=0.0), partition("t", 0, 9, cause=DENIED)
     scenes: list[tuple[Callable[[Rig], None], str, str, str]] = [
-        (_suspended, "the target B does not answer: it copies nothing", "mm2py flow describe A/B", "not ready"),
+        (lambda rig: rig.herders[AB].show(state="SUSPENDED"), "the target B does not answer: it copies nothing", "mm2py flow describe A/B", "not ready"),
         (_disabled, "not enabled: it sends heartbeats", "mm2py flow create A/B", ""),
-        (_typing_error, "no source topic is chosen", "mm2py flow set A/B topics='...'", "not ready"),
-        (_nothing_known, "its lag is not known", "mm2py flow describe A/B -o wide", "not known"),
-        (_stuck, "9,000 records behind, and nothing is copied now", "mm2py flow describe A/B", "not ready"),
-        (_never_begun, "9,000 records behind, and nothing is copied now", "mm2py flow describe A/B", "not ready"),
-        (_failed, DENIED, "mm2py flow restart A/B --only-failed", "not ready"),
-        (_held, DENIED, "mm2py flow describe A/B -o wide", "not ready"),
+        (_shows(partition("heartbeats", 0, 0)), "no source topic is chosen", "mm2py flow set A/B topics='...'", "not ready"),
+        (_shows(partition("t", 0, -1)), "its lag is not known", "mm2py flow describe A/B -o wide", "not known"),
+        (_shows(still, partition("u", 0, 0, records_per_s=0.0)), "9,000 records behind, and nothing is copied now", "mm2py flow describe A/B", "not ready"),
+        # An open transaction below all that the log has, from before the flow's first start.
+        (_shows(replace(still, newest_ms=-1, lag_ms=0)), "9,000 records behind, and nothing is copied now", "mm2py flow describe A/B", "not ready"),
+        (_shows(replace(denied, state="FAILED")), DENIED, "mm2py flow restart A/B --only-failed", "not ready"),
+        (_shows(replace(denied, state="HELD")), DENIED, "mm2py flow describe A/B -o wide", "not ready"),
         (_task_failed, "part of it failed, topics are copied", "mm2py flow restart A/B --only-failed", "not ready"),
     ]  # fmt: skip
     async with served(public_app(rig.parts)) as url:

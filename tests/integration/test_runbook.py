@@ -13,7 +13,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Final, final
 
@@ -177,12 +177,9 @@ def regions_of_the_page(create_topic: CreateTopic) -> Iterator[tuple[Region, Reg
 
 @pytest.fixture
 def operator(regions_of_the_page: tuple[Region, Region], tmp_path: Path) -> Generator[Operator]:
-    found = Operator(tmp_path, *regions_of_the_page)
-    try:
+    with closing(Operator(tmp_path, *regions_of_the_page)) as found:
         found.write_flow()
         yield found
-    finally:
-        found.close()
 
 
 @contextmanager

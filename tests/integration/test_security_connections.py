@@ -14,7 +14,7 @@ from mm2py.client.connect.cluster import Cluster
 from mm2py.client.connect.connection import BrokerConnection
 from mm2py.client.fetch.log_reader import LogReader
 from mm2py.client.send.record_writer import RecordWriter
-from mm2py.clock import SYSTEM_CLOCK
+from mm2py.clock import SYSTEM_CLOCK, closing
 from mm2py.config.clients import connection_settings, producer_settings
 from mm2py.errors import AuthenticationError, ConnectionFailedError, FatalServerError
 from mm2py.protocol.acls import Acl, AclOperation, AclPermission, AclResourceType, PatternType
@@ -55,8 +55,9 @@ STRANGER = Authority("A stranger")
 async def admin_data_and_groups(cluster: Cluster, props: Mapping[str, str]) -> None:
     admin, topic = Admin(cluster), f"t-{secrets.token_hex(4)}"
     assert await admin.create_topics([NewTopic(topic, 1, 1)]) == {topic: None}
-    writer = RecordWriter(cluster, producer_settings(props), clock=SYSTEM_CLOCK)
-    try:
+    async with closing(
+        RecordWriter(cluster, producer_settings(props), clock=SYSTEM_CLOCK)
+    ) as writer:
         await writer.start()
         big = secrets.token_bytes(600_000)
         records = [NewRecord(b"k", b"v", (), -1), NewRecord(None, big, (), -1)]
@@ -66,8 +67,6 @@ async def admin_data_and_groups(cluster: Cluster, props: Mapping[str, str]) -> N
         await reader.read_to_end(lambda _, record: found.append(record))
         await reader.close()
         assert [(record.key, record.value) for record in found] == [(b"k", b"v"), (None, big)]
-    finally:
-        await writer.close()
     assert (await admin.describe_group(f"g-{topic}")).members == ()
 
 
@@ -306,12 +305,9 @@ async def test_a_login_is_renewed_under_load_without_losing_a_request(
             "SHORT", "OAUTHBEARER", OAUTH, unsecuredLoginStringClaim_sub="bob"
         )
 
-    connection = await opened(props)
-    try:
+    async with closing(await opened(props)) as connection:
         # The broker ends a session after this time; it is renewed twice while it is used.
         await in_use(connection, 2.2 * SESSION_MS / 1000)
-    finally:
-        await connection.close()
 
 
 async def test_an_idle_connection_ends_with_its_session(secured: SecuredRegion) -> None:
@@ -356,14 +352,11 @@ async def test_a_changed_truststore_counts_from_the_next_connection(
         "ssl.truststore.location": str(file),
     }
 
-    cluster = Cluster(connection_settings(props), alias="A")
-    try:
+    async with closing(Cluster(connection_settings(props), alias="A")) as cluster:
         with pytest.raises(ConnectionFailedError, match="is not trusted"):
             await cluster.connect()
         file.write_text(STRANGER.pem() + secured.authority.pem())
         await cluster.connect()
-    finally:
-        await cluster.close()
 
 
 RATE = 200

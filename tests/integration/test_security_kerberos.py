@@ -13,6 +13,7 @@ from typing import Final
 import pytest
 from confluent_kafka import KafkaException, Producer
 
+from mm2py.clock import closing
 from mm2py.errors import ConnectionFailedError
 from mm2py_jobs.spark.java import find_java
 from tests.certificates import PASSWORD, write_jks
@@ -199,11 +200,8 @@ async def test_tickets_are_renewed_and_sessions_too_under_load(
     props = broker.properties("KRBSHORT", login(kdc.keytab("brief"), "brief"))
     props["sasl.kerberos.min.time.before.relogin"] = "1000"
     with caplog.at_level(logging.INFO):
-        connection = await opened(props)
-        try:
+        async with closing(await opened(props)) as connection:
             await in_use(connection, 2.2 * LIFE_S)
-        finally:
-            await connection.close()
     lives = [it for it in caplog.messages if "Kerberos ticket principal=brief" in it]
     assert len(lives) >= 3, caplog.messages
     assert not [it for it in caplog.messages if "not renewed" in it]
@@ -220,11 +218,8 @@ async def test_the_ticket_of_a_cache_is_renewed_by_kinit_under_load(
         "sasl.kerberos.ticket.renew.window.factor": "0.5",
     }
     with caplog.at_level(logging.INFO):
-        connection = await opened(props)
-        try:
+        async with closing(await opened(props)) as connection:
             await in_use(connection, 24)
-        finally:
-            await connection.close()
     assert len([it for it in caplog.messages if "Kerberos ticket principal=-" in it]) >= 2
     assert not [it for it in caplog.messages if "kinit does not renew" in it]
 

@@ -4,7 +4,7 @@ A worker leaves it when another broker's metadata no longer lists it: it asks fo
 """
 
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 
 import pytest
@@ -30,8 +30,7 @@ EVERYWHERE = {name: "3" for name in SINGLE_REPLICA if not name.startswith("offse
 @contextmanager
 def apart(line: DelayProxy) -> Generator[Region]:
     """Start a cluster of three whose node ``APART`` has the group coordinator and reaches its controllers over ``line``."""
-    region = Region("apart", nodes=3, properties=ANY_SESSION)
-    try:
+    with closing(Region("apart", nodes=3, properties=ANY_SESSION)) as region:
         region.prepare()
         controllers = ports_of(region)
         for node_id, broker in enumerate(region.nodes, 1):
@@ -52,8 +51,6 @@ def apart(line: DelayProxy) -> Generator[Region]:
         region.start()
         create_led_by(region, CONSUMER_OFFSETS, [[APART, 1, 2]], {"cleanup.policy": "compact"})
         yield region
-    finally:
-        region.close()
 
 
 def ports_of(region: Region) -> dict[int, int]:

@@ -29,6 +29,7 @@ from mm2py_workers.flow_parts import FlowParts
 from mm2py_workers.task_host import host_pool, host_starter
 from tests.integration.mirror_process import until
 from tests.integration.test_task_hosts import runs
+from tests.kit.kafka.ports import HOST, free_ports
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -39,9 +40,7 @@ CANARY = "hunter2-canary"
 
 def nobody() -> str:
     """An address where nothing listens."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{sock.getsockname()[1]}"
+    return f"{HOST}:{free_ports(1)[0]}"
 
 
 def spec() -> TaskSpec:

@@ -5,6 +5,7 @@ from typing import Final
 
 import pytest
 
+from mm2py.clock import closing
 from tests.integration.cluster_changes import grow
 from tests.integration.connect_process import DISTRIBUTED, mirror_config, rest_of, write_worker
 from tests.integration.exactly_once import ENABLED
@@ -295,8 +296,9 @@ async def test_the_same_transforms_leave_the_same_as_javas(setup: Setup, topic: 
     }
     both = {p: len(log.records) for p, log in expected(read(setup.a, topic)).items()}
     logs: list[list[Logs]] = []
-    java = JavaConnect(setup.b.bootstrap_servers, setup.unique("java"), setup.folder)
-    try:
+    async with closing(
+        JavaConnect(setup.b.bootstrap_servers, setup.unique("java"), setup.folder)
+    ) as java:
         await java.ready()
         with Mirror(
             write_worker(setup.folder, setup.b), name="ours", program=DISTRIBUTED
@@ -314,8 +316,6 @@ async def test_the_same_transforms_leave_the_same_as_javas(setup: Setup, topic: 
                     ours.ok("POST", "connectors", body)
                 wait_for_records(setup.b, names, sum(both.values()))
                 logs.append([read(setup.b, name) for name in names])
-    finally:
-        await java.close()
     for of_java, of_ours in zip(*logs, strict=True):
         assert sum(len(log.records) for log in of_java.values()) > 100
         assert_equal(of_java, of_ours)
@@ -459,13 +459,9 @@ def test_routers_that_take_the_prefix_away_both_ways_copy_once_also_from_two_fil
         wait_covered(one, there, topic)
         wait_covered(two, back, topic)
         assert [mirror.stop() for mirror in (one, two)] == [0, 0]
-    values = [_sorted_values(read(it, topic)[0]) for it in (setup.a, setup.b)]
+    values = [sorted(map(_value, read(it, topic)[0].records)) for it in (setup.a, setup.b)]
     expected = [*(b"a%d" % n for n in range(50)), *(b"b%d" % n for n in range(50))]
     assert values[0] == values[1] == sorted(expected)
-
-
-def _sorted_values(log: Log) -> list[bytes]:
-    return sorted(map(_value, log.records))
 
 
 @pytest.mark.faults

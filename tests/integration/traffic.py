@@ -9,7 +9,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Self, final
 
@@ -45,7 +45,7 @@ _ASKING: Final = dict[tuple[str, bool], Consumer]()
 _OF_GROUP: Final = dict[tuple[str, str], Consumer]()
 """Likewise, by address and group: the last one that was asked for."""
 
-_POSITIONS: Final = dict[tuple[str, str], tuple[dict[int, int], dict[tuple[str, int], int]]]()
+_POSITIONS: Final = dict[tuple[str, str], tuple[dict[int, int], dict[tuple[str, int], list[int]]]]()
 """By address and log of positions: to which ends it was read, and what it said."""
 
 Headers = Sequence[tuple[str, bytes | None]]
@@ -146,8 +146,7 @@ def read(
     digests: bool = False,
 ) -> Logs:
     """Read every partition from its start to its present end; ``digests`` of values where gigabytes do not fit."""
-    consumer = reader(region, committed=committed)
-    try:
+    with closing(reader(region, committed=committed)) as consumer:
         logs: Logs = {partition: Log([], []) for partition in partitions_of(consumer, topic)}
         consumer.assign([TopicPartition(topic, p, OFFSET_BEGINNING) for p in logs])
         open_partitions = set(logs)
@@ -168,8 +167,6 @@ def read(
                     open_partitions.discard(partition)
                 elif not error.retriable():
                     raise KafkaException(error)
-    finally:
-        consumer.close()
     return logs
 
 
@@ -202,27 +199,31 @@ def wait_covered(mirror: Running, flow: Flow, topic: str) -> None:
 
 def committed_positions(flow: Flow, topic: str) -> dict[int, int]:
     """Return the last committed source offset by partition, from Connect's offset topic."""
+    return {number: written[-1] for number, written in written_positions(flow, topic).items()}
+
+
+def written_positions(flow: Flow, topic: str) -> dict[int, list[int]]:
+    """Return the positions that Connect's offset topic has of each partition, in order; all that were written while it is not compacted."""
     log = flow.target.bootstrap_servers, flow.offsets_topic
     at = ends(flow.target, flow.offsets_topic)
-    read_to, newest = _POSITIONS.get(log, ({}, {}))
+    read_to, written = _POSITIONS.get(log, ({}, {}))
     if not at or at != read_to:
-        newest = _positions(flow)
-        _POSITIONS[log] = at, newest
-    return {number: offset for (name, number), offset in newest.items() if name == topic}
+        written = _positions(flow)
+        _POSITIONS[log] = at, written
+    return {number: offsets for (name, number), offsets in written.items() if name == topic}
 
 
-def _positions(flow: Flow) -> dict[tuple[str, int], int]:
-    newest: dict[tuple[str, int], int] = {}
+def _positions(flow: Flow) -> dict[tuple[str, int], list[int]]:
+    written: dict[tuple[str, int], list[int]] = {}
     for log in read(flow.target, flow.offsets_topic).values():
         for record in log.records:
             if record.key is None or record.value is None:
                 continue
             _, partition = json.loads(record.key)
             if "topic" in partition:
-                newest[partition["topic"], partition["partition"]] = json.loads(record.value)[
-                    "offset"
-                ]
-    return newest
+                place = partition["topic"], partition["partition"]
+                written.setdefault(place, []).append(json.loads(record.value)["offset"])
+    return written
 
 
 def copied(flow: Flow, topic: str) -> int:

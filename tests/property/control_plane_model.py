@@ -318,6 +318,7 @@ class Worker:
             connect_protocol="sessioned",
             max_delay_ms=DELAY_MS,
             clock=world.clock,
+            runnable=lambda _: True,
         )
         self._hosts: list[PaperHost] = []
         self.parts = replace(

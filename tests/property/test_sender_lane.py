@@ -162,17 +162,13 @@ class Rig:
         """The first ``applied`` requests still reach the log, no answer comes back."""
         for _ in range(min(applied, len(self.requests))):
             self.broker.append(self.requests.popleft())
-        lost = [request for request, _, _ in self.answers]
         self.answers.clear()
-        lost_in_order = [s for s in self.lane.unsettled if self._is_open(s, lost)]
+        lost = [it for it in self.lane.unsettled if it.outcome.name == "UNDER_WAY"]
         self.requests.clear()
-        for sent in lost_in_order:
+        for sent in lost:
             self.lane.lost(sent, "connection lost")
         self.lane.travels_by(object())
         self.follow()
-
-    def _is_open(self, sent: Sent, _lost: list[Request]) -> bool:
-        return sent.outcome.name == "UNDER_WAY"
 
     def note(self, delivered: Sequence[Sent]) -> None:
         for sent in delivered:

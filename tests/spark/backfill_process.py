@@ -248,17 +248,15 @@ class RestoreProcess:
 def attempts(flow: Flow, pid: int) -> list[Lease]:
     """Return the partitions that a process copies by the newest records of the backfill topic."""
     return [
-        it for it in leases_of(flow) if it.attempt.split("/")[1:2] == [str(pid)] and _copies(it)
+        it
+        for it in leases_of(flow)
+        if it.attempt.split("/")[1:2] == [str(pid)] and it.state is LeaseState.COPYING
     ]
 
 
 def taken_over(flow: Flow, pid: int, timeout_s: float = 400.0) -> None:
     """Wait until another process has each partition that this one had, or has handed it over."""
     until(lambda: not attempts(flow, pid), timeout_s, f"another attempt than process {pid}")
-
-
-def _copies(lease: Lease) -> bool:
-    return lease.state is LeaseState.COPYING
 
 
 def leases_of(flow: Flow) -> list[Lease]:

@@ -16,8 +16,9 @@ from mm2py_jobs.spark.session import OpenSession, open_session
 from scripts.spark_archive import build
 from tests.integration import setups
 from tests.integration.mirror_process import until
+from tests.kit.kafka.ports import free_ports
 from tests.kit.kafka.reaper import REAPER
-from tests.spark.standalone_cluster import BARE_PATH, HOME, free_port
+from tests.spark.standalone_cluster import BARE_PATH, HOME
 
 setup = setups.setup
 
@@ -45,7 +46,7 @@ def connect(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[str]:
     """
     pytest.importorskip("grpc", reason="Spark Connect: pip install 'pyspark[connect]'")
     pytest.importorskip("grpc_status")
-    port = free_port()
+    (port,) = free_ports(1)
     conf = {"spark.connect.grpc.binding.port": port, "spark.ui.enabled": "false"}
     options = [word for key, value in conf.items() for word in ("--conf", f"{key}={value}")]
     server = "org.apache.spark.sql.connect.service.SparkConnectServer"

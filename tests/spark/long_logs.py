@@ -6,6 +6,7 @@ headers of all of them in order. Where the source has no holes and nothing else 
 
 import hashlib
 import time
+from contextlib import closing
 from typing import Final, NamedTuple
 
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicPartition
@@ -45,8 +46,7 @@ def write_many(region: KafkaAddress, topic: str, counts: list[int]) -> None:
 
 def digests(region: KafkaAddress, topic: str) -> dict[int, Digest]:
     """Read every partition from its start to its present end."""
-    consumer = reader(region)
-    try:
+    with closing(reader(region)) as consumer:
         found = {p: (hashlib.blake2b(digest_size=16), 0, 0) for p in partitions_of(consumer, topic)}
         consumer.assign([TopicPartition(topic, p, OFFSET_BEGINNING) for p in found])
         waiting, deadline = set(found), time.monotonic() + READ_S
@@ -70,8 +70,6 @@ def digests(region: KafkaAddress, topic: str) -> dict[int, Digest]:
                     waiting.discard(partition)
                 elif not error.retriable():
                     raise KafkaException(error)
-    finally:
-        consumer.close()
     return {
         partition: Digest(count, end, content.hexdigest())
         for partition, (content, count, end) in found.items()

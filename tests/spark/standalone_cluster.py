@@ -18,6 +18,7 @@ import pyspark
 
 from mm2py_jobs.spark.java import find_java
 from tests.integration.mirror_process import until
+from tests.kit.kafka.ports import free_ports
 from tests.kit.kafka.reaper import REAPER
 from tests.spark.backfill_process import executors_below, signal_process, spark_workers
 
@@ -29,13 +30,6 @@ BARE_PATH: Final = os.pathsep.join((f"{sys.base_prefix}/bin", os.defpath))
 """Of a machine with the Python that this environment was made from, but without the environment."""
 QUICK_JVM: Final = "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"
 """Of what schedules for minutes: the quick compiler alone is half of its start."""
-
-
-def free_port() -> int:
-    """Return a port that nothing listens on now."""
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        return int(unused.getsockname()[1])
 
 
 @final
@@ -108,7 +102,7 @@ class StandaloneCluster:
     """
 
     def __init__(self, folder: Path, cores: int = 1, workers: int = 1) -> None:
-        self.port = free_port()
+        (self.port,) = free_ports(1)
         self.master = f"spark://127.0.0.1:{self.port}"
         self.workers: Sequence[StandaloneWorker] = ()
         options = "--port", str(self.port), "--webui-port", "0"

@@ -16,7 +16,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from mm2py.clock import SYSTEM_CLOCK
+from mm2py.clock import SYSTEM_CLOCK, closing
 from mm2py.errors import ConfigError, FatalError
 from mm2py.mirror.backfills import BackfillRecord, Job, JobState, Lease, LeaseState
 from mm2py.types import TopicPartition
@@ -483,12 +483,9 @@ def test_a_topic_that_another_flows_restore_has_reserved_is_refused_until_that_h
 
     async def write_job(*records: BackfillRecord) -> None:
         plan = flow_plan(first.file, first.name)
-        target = FlowTarget(renamed_flow(plan.name), plan.props, SYSTEM_CLOCK)
-        try:
+        async with closing(FlowTarget(renamed_flow(plan.name), plan.props, SYSTEM_CLOCK)) as target:
             await target.open()
             await target.jobs.post(records)
-        finally:
-            await target.close()
 
     asyncio.run(write_job(job, lease))
     rename = f"{topic}={into}"
@@ -526,12 +523,9 @@ def test_behind_a_position_as_of_java_copies_of_a_topic_that_was_created_again_a
 async def store(flow: Flow, topic: str, position: int) -> None:
     """Set the position of partition 0 as PATCH does."""
     plan = flow_plan(flow.file, flow.name)
-    target = FlowTarget(plan.name, plan.props, SYSTEM_CLOCK)
-    try:
+    async with closing(FlowTarget(plan.name, plan.props, SYSTEM_CLOCK)) as target:
         await target.open()
         await store_positions(target.tables, plan, {TopicPartition(topic, 0): position})
-    finally:
-        await target.close()
 
 
 def test_behind_a_position_that_was_set_past_the_copies_of_a_flow_nothing_is_restored(

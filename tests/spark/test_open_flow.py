@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from mm2py.clock import SYSTEM_CLOCK
+from mm2py.clock import SYSTEM_CLOCK, closing
 from mm2py.config.class_names import SOURCE_NAME
 from mm2py.errors import RetriableError, UsageError
 from mm2py.mirror.backfills import Job, JobKind, JobState, Lease, LeaseState
@@ -96,12 +96,9 @@ def left_stream(flow: Flow, topic: str, partitions: int) -> None:
 
     async def write() -> None:
         plan = flow_plan(flow.file, flow.name)
-        target = FlowTarget(plan.name, plan.props, SYSTEM_CLOCK)
-        try:
+        async with closing(FlowTarget(plan.name, plan.props, SYSTEM_CLOCK)) as target:
             await target.open()
             await target.jobs.post([job, *leases])
-        finally:
-            await target.close()
 
     asyncio.run(write())
 

@@ -20,7 +20,7 @@ from mm2py.observability.logging import SecretMask
 from mm2py.observability.metrics import Metrics
 from mm2py.runtime.errors import HerderError
 from mm2py.runtime.herder.api import Validator
-from mm2py.types import TargetState
+from mm2py.types import INITIAL_STATES, TargetState
 from mm2py_workers.connect_arguments import CommandParser, ProblemsError, WorkerOptions, run_program
 from mm2py_workers.connect_distributed import announce, run_worker
 from mm2py_workers.connect_wiring import ConnectWorker, build_standalone
@@ -33,7 +33,6 @@ ACTOR: Final = "command line"
 LOOK_S: Final = 0.5
 
 _BODY = frozenset({"name", "config", "initial_state"})
-_STATES = {"RUNNING": TargetState.STARTED, **{it.value: it for it in TargetState}}
 
 
 # ---- connectors' files: JSON (a config, or the body of ``POST /connectors``) or properties
@@ -112,10 +111,11 @@ def _name(file: Path, config: Mapping[str, str]) -> str:
 def _target(file: Path, state: object) -> TargetState | None:
     if state is None:
         return None
-    target = _STATES.get(str(state).upper())
+    target = INITIAL_STATES.get(str(state).upper())
     if target is None:
         raise ConfigError(
-            f"{file}: initial_state={state} is no state", remedy="use RUNNING, PAUSED or STOPPED"
+            f"{file}: initial_state={state} is no state",
+            remedy=f"use {', '.join(INITIAL_STATES)}",
         )
     return target
 

@@ -12,7 +12,7 @@ from mm2py.api.mirror_maker_1 import Headers, OutgoingRecord
 from mm2py.api.records import SinkRecord
 from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
-from mm2py.clock import Clock
+from mm2py.clock import Clock, closing
 from mm2py.config.librdkafka import Settings
 from mm2py.errors import FatalError, RetriableError
 from mm2py.protocol import error_codes as codes
@@ -41,13 +41,12 @@ class DeadLetterTopic(DeadLetterQueue):
 
     async def create(self) -> None:
         """Create the topic where it is missing; one that exists stays as it is."""
-        cluster = Cluster(self._settings.connection, alias=self._cluster, clock=self._clock)
-        try:
+        async with closing(
+            Cluster(self._settings.connection, alias=self._cluster, clock=self._clock)
+        ) as cluster:
             await cluster.connect()
             new_topic = NewTopic(self._topic, 1, self._replication_factor)
             error = (await Admin(cluster).create_topics([new_topic])).get(self._topic)
-        finally:
-            await cluster.close()
         if error is None:
             log.info("dead letter queue created topic=%s", self._topic)
         elif isinstance(error, RetriableError):

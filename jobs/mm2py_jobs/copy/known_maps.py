@@ -153,9 +153,6 @@ async def known_maps(target: Cluster, source: ClusterAlias) -> Mapping[TopicPart
             return  # of a later version; what it is about is compared as if it were not mapped
         maps.setdefault(partition, KnownMap()).take(number, page)
 
-    reader = LogReader(target, topic, clock=SYSTEM_CLOCK, waits_for_transactions=True)
-    try:
-        await reader.read_to_end(take)
-    finally:
-        await reader.close()
+    log = LogReader(target, topic, clock=SYSTEM_CLOCK, waits_for_transactions=True)
+    await log.read_to_end(take)
     return {partition: known for partition, known in maps.items() if known.pages}

@@ -15,6 +15,7 @@ from mm2py.config.definitions import parse_config
 from mm2py.config.worker import WorkerConfig
 from mm2py.mirror.backfills import Job, Lease, backfill_topic
 from mm2py.storage.backfill_store import newest_backfills
+from mm2py.storage.config_state import texts_of
 from mm2py.types import ClusterAlias, FlowName
 from mm2py_workers.flow_parts import FlowPlan
 
@@ -45,7 +46,7 @@ def renamed_plan(plan: FlowPlan, connector: Mapping[str, str]) -> FlowPlan:
         props=props,
         worker=parse_config(WorkerConfig, props),
         connectors={SOURCE_NAME: {**connector, "source.cluster.alias": name.source}},
-        resolve=lambda raw: {key: text for key, text in raw.items() if text is not None},
+        resolve=texts_of,
         by_file=True,
     )
 

@@ -11,7 +11,7 @@ import os
 from dataclasses import replace
 from typing import final
 
-from mm2py.clock import SYSTEM_CLOCK, Clock, cancelled
+from mm2py.clock import SYSTEM_CLOCK, Clock, cancelled, closing
 from mm2py.config.secret_names import secrets_in
 from mm2py.errors import RetriableError
 from mm2py.mirror.backfills import JobKind
@@ -209,8 +209,7 @@ class _StreamRun:
             self._mask.add(secrets_in(session.flow.connector) | secrets_in(session.flow.plan.props))
             check_engine(session)
             await session.open_topic()
-            topics = StreamTopics(session, self._clock)
-            try:
+            async with closing(StreamTopics(session, self._clock)) as topics:
                 if (early := await self._first_partition(session, topics, stop)) is not None:
                     return early
                 if self._opened is None:
@@ -222,8 +221,6 @@ class _StreamRun:
                 return await StreamCopy(
                     self._options, session, topics, self._opened, self._totals, stop, self._clock
                 ).run()
-            finally:
-                await topics.close()
 
     async def _first_partition(
         self, session: BackfillSession, topics: StreamTopics, stop: StopSignal

@@ -14,7 +14,7 @@ from typing import Final
 
 from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
-from mm2py.clock import SYSTEM_CLOCK, Clock
+from mm2py.clock import SYSTEM_CLOCK, Clock, closing
 from mm2py.config.client_properties import effective_client_properties
 from mm2py.errors import FatalError, RetriableError
 from mm2py.mirror.backfills import Lease
@@ -66,8 +66,7 @@ async def planned_term(spec: StreamSpec, term: int, most_bytes: int, clock: Cloc
 
 async def _planned(spec: StreamSpec, term: int, most_bytes: int, clock: Clock) -> PlannedTerm:
     lane = spec.lane
-    target = FlowTarget(lane.flow, lane.worker, clock)
-    try:
+    async with closing(FlowTarget(lane.flow, lane.worker, clock)) as target:
         await target.open()
         job, leases = target.jobs.job, target.jobs.kept_out()
         if job is None or (job.id, job.run) != (lane.job, lane.run):
@@ -81,8 +80,6 @@ async def _planned(spec: StreamSpec, term: int, most_bytes: int, clock: Clock) -
             ends, waits = await _ends_or_why(lane, leases, clock)
         dealt = deal_term(leases, ends, job.slots, term)
         copied = sum(lease.bytes for lease in target.jobs.leases.values())
-    finally:
-        await target.close()
     if not dealt:
         await clock.sleep(IDLE_S)
         return PlannedTerm()

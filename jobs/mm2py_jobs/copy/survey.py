@@ -235,10 +235,7 @@ async def known_copies(
     reader = CopiesReader(
         target, flow.flow, flow.offsets_topic, clock, names=flow.names, whole=whole
     )
-    try:
-        copies = await reader.read()
-    finally:
-        await reader.close()
+    copies = await reader.read()
     positions = {tp: position for tp, position in copies.positions.items() if tp in partitions}
     maps = {tp: it for tp, it in copies.maps.items() if tp in partitions}
     return replace(copies, positions=positions, maps=maps)

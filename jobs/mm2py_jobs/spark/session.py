@@ -150,13 +150,12 @@ class OpenSession:
         spark: "SparkSession",
         *,
         owned: bool,
-        wait_executors_s: float = WAIT_EXECUTORS_S,
         lanes: int = 0,
         lanes_per_broker: int = 0,
     ) -> None:
         self.spark = spark
         self.owned = owned
-        self.wait_executors_s = wait_executors_s
+        self.wait_executors_s: float = WAIT_EXECUTORS_S
         self.lanes = lanes
         self.lanes_per_broker = lanes_per_broker
 

@@ -22,7 +22,6 @@ from mm2py_migrate.from_mirror_maker_1 import MirrorMaker1, mirror_maker_2_file
 from mm2py_migrate.migrated_positions import Group, carry_positions, plan_of
 from mm2py_migrate.mirror_maker_1.arguments import COMMIT_MS, Arguments, read_arguments
 from mm2py_migrate.mirror_maker_1.options import (
-    ClientFile,
     consumer_file,
     producer_file,
     topic_choice,
@@ -86,11 +85,8 @@ def migrated(words: Sequence[str], source: str, target: str, *, carries: bool) -
         reset = consumer.written.get("auto.offset.reset", "latest")
         told = [_NOT_CARRIED.format(consumer.values["group.id"], reset)]
     kerberos = [_KRB5_CONF] if system_property(KRB5_CONF, os.environ) else []
-    return replace(file, remarks=(*_remarks(consumer, producer), *file.remarks, *kerberos, *told))
-
-
-def _remarks(*files: ClientFile) -> list[str]:
-    return [line for file in files for line in (*file.remarks, *file.warnings)]
+    read = [line for it in (consumer, producer) for line in (*it.remarks, *it.warnings)]
+    return replace(file, remarks=(*read, *file.remarks, *kerberos, *told))
 
 
 def _without_equivalent(arguments: Arguments) -> dict[str, str]:

@@ -13,7 +13,7 @@ from typing import Final, final
 
 from mm2py.api.mirror_maker_1 import RebalanceListener
 from mm2py.client.connect.cluster import Cluster
-from mm2py.clock import Clock, cancelled
+from mm2py.clock import Clock, cancelled, closing
 from mm2py.config.librdkafka import Settings
 from mm2py.errors import FatalError, Mm2pyError, RetriableError
 from mm2py.mirror.two_clusters import ClusterEnd, refuse_one_cluster
@@ -88,11 +88,10 @@ class Mirror:
 
     async def _begin(self) -> None:
         """Wait for both clusters, and start the streams on the topics that there are."""
-        target = Cluster(self._plan.producer.connection, alias="target", clock=self._clock)
-        try:
+        async with closing(
+            Cluster(self._plan.producer.connection, alias="target", clock=self._clock)
+        ) as target:
             await self._until_answered(target.connect, "target")
-        finally:
-            await target.close()
         await self._until_answered(self._source.connect, "source")
         if self._plan.handle is None:  # a handler may give copies other names
             refuse_one_cluster(ClusterEnd.of(self._source), ClusterEnd.of(target))

@@ -221,7 +221,7 @@ class Fetcher:
         """
         self._room = max_bytes
         for _, waiting in self._batches:
-            self._room -= _bytes_of(waiting)
+            self._room -= sum(len(batch.data) for batch in waiting)
         now = self._clock.monotonic()
         if now >= self._next_check:
             self._next_check = now + _CHECK_S
@@ -595,10 +595,6 @@ class Fetcher:
                 if not cursor.failed:
                     self._routes.leave(cursor)
                     self._losses.give_up(cursor, f"internal error: {error!r}")
-
-
-def _bytes_of(batches: Iterable[RecordBatch]) -> int:
-    return sum(len(batch.data) for batch in batches)
 
 
 def _release(batches: Iterable[RecordBatch]) -> None:

@@ -556,9 +556,5 @@ async def newest_records(
         if record.value is not None:
             newest[key] = record.offset, bytes(record.value)
 
-    reader = LogReader(cluster, topic, clock=clock, waits_for_transactions=True)
-    try:
-        await reader.read_to_end(take)
-    finally:
-        await reader.close()
+    await LogReader(cluster, topic, clock=clock, waits_for_transactions=True).read_to_end(take)
     return newest

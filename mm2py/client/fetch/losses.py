@@ -63,7 +63,7 @@ class FetchLosses:
         if cursor.lookup is Lookup.BEGINNING:
             # At 0, also where its log begins later: what it has lost by then is a gap of its own,
             # which the first Fetch finds.
-            self._begin_again(cursor, 0, cursor.next_id, "the new one is copied from its beginning")
+            self._begin_again(cursor, cursor.next_id, "the new one is copied from its beginning")
         else:
             cursor.start_at(offset)
 
@@ -110,7 +110,7 @@ class FetchLosses:
         """Handle a topic that was recreated with fewer partitions: this partition does not exist in
         it."""
         self._begin_again(
-            cursor, 0, topic_id, "the new one has no partition of this number", absent=True
+            cursor, topic_id, "the new one has no partition of this number", absent=True
         )
 
     def left_behind(self, cursor: Cursor, first: int) -> None:
@@ -119,10 +119,10 @@ class FetchLosses:
         self._owner.gap(_old_tail(cursor, first, NO_TOPIC_ID, "a later reader copies the new one"))
 
     def _begin_again(
-        self, cursor: Cursor, start: int, topic_id: bytes, then: str, *, absent: bool = False
+        self, cursor: Cursor, topic_id: bytes, then: str, *, absent: bool = False
     ) -> None:
         gap = _old_tail(cursor, cursor.position, topic_id, then)
-        cursor.restart(start, topic_id, absent=absent)
+        cursor.restart(0, topic_id, absent=absent)
         self._owner.gap(gap)
 
 

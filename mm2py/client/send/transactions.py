@@ -45,7 +45,7 @@ from mm2py.client.connect.cluster import ADMIN, Cluster
 from mm2py.client.permit import UNLIMITED, Permit
 from mm2py.client.send.lane import SenderLane
 from mm2py.client.send.owner import Announce, LaneOwner
-from mm2py.clock import Clock, cancelled, each_of
+from mm2py.clock import Clock, cancelled, closing, each_of
 from mm2py.errors import (
     ConfigError,
     FatalServerError,
@@ -675,12 +675,11 @@ async def fence_producers(
     """
 
     async def fence(transactional_id: str) -> None:
-        fencing = Transactions(cluster, transactional_id, timeout_ms=timeout_ms, clock=clock)
         # InitProducerId without ever sending: all that Java's FenceProducersHandler does, too.
-        try:
+        async with closing(
+            Transactions(cluster, transactional_id, timeout_ms=timeout_ms, clock=clock)
+        ) as fencing:
             await fencing.start()
-        finally:
-            await fencing.close()
 
     # With an error of one the others end: a later round, or another leader, may have begun.
     await each_of(transactional_ids, fence, at_once=FENCED_AT_ONCE)

@@ -4,7 +4,6 @@ Flow: call -> name, config, refusals over REST -> herder -> ``ConnectorInfo``. V
 leadership are the herder's. The order of checks is Connect's: name, validation, leader, existence.
 """
 
-from collections.abc import Mapping
 from typing import Final
 
 from starlette.responses import Response
@@ -26,11 +25,7 @@ from mm2py.rest.raw_path import encoded_segment, plain_segment
 from mm2py.runtime.errors import BadRequestError, NotFoundError
 from mm2py.runtime.herder.api import ConnectorInfo
 from mm2py.storage.config_state import ConnectorConfig
-from mm2py.types import TargetState
-
-INITIAL_STATES: Final[Mapping[str, TargetState]] = {
-    target.state.value: target for target in TargetState
-}
+from mm2py.types import INITIAL_STATES, TargetState
 
 NAME: Final = "name"
 

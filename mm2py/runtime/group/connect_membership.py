@@ -59,10 +59,6 @@ _REBALANCING: Final = frozenset({"PreparingRebalance", "CompletingRebalance"})
 _UNFINISHED: Final = "the last round did not complete"
 
 
-def _everything(_: str) -> bool:
-    return True
-
-
 @final
 class ConnectMembership:
     """The ``WorkerMembership`` of real groups; used by one task, properties by any.
@@ -80,7 +76,7 @@ class ConnectMembership:
         connect_protocol: str,
         max_delay_ms: int,
         clock: Clock,
-        runnable: Callable[[str], bool] = _everything,
+        runnable: Callable[[str], bool],
     ) -> None:
         self._member = member
         self._url = url

@@ -13,7 +13,7 @@ from typing import Final, Protocol, TypeVar, cast, final
 from mm2py.api.connector import ConnectorFactory
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.connect.group_admin import GroupAdmin
-from mm2py.clock import Clock
+from mm2py.clock import Clock, closing
 from mm2py.config.class_names import MIRROR_SOURCE_CONNECTOR, canonical_class
 from mm2py.config.client_properties import sink_consumer_properties
 from mm2py.config.clients import connection_settings
@@ -464,11 +464,8 @@ def kafka_groups(clock: Clock) -> OpenGroups:
     @asynccontextmanager
     async def open_groups(consumer: Consumer, connector: str) -> AsyncGenerator[GroupOffsets]:
         settings = connection_settings(consumer, scope=f"consumer of {connector}")
-        cluster = Cluster(settings, alias=ClusterAlias("source"), clock=clock)
-        try:
+        async with closing(Cluster(settings, alias=ClusterAlias("source"), clock=clock)) as cluster:
             await cluster.connect()
             yield _KafkaGroups(GroupAdmin(cluster))
-        finally:
-            await cluster.close()
 
     return open_groups

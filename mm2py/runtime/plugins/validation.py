@@ -37,6 +37,7 @@ from mm2py.runtime.plugins.catalog import checked_keys, plugin_type, version_pro
 from mm2py.runtime.plugins.plugins import Plugins
 from mm2py.runtime.plugins.transforms.chain import KINDS, model_of
 from mm2py.runtime.plugins.transforms.keys import plugin_entries
+from mm2py.storage.config_state import texts_of
 
 _ENDING: Final = "Connector"
 _BOUNDARY: Final = "transaction.boundary"
@@ -124,7 +125,7 @@ class ConfigValidator:
             for name, value in props.items()
             if value is None and name not in definitions
         ]
-        texts = {name: value for name, value in props.items() if value is not None}
+        texts = texts_of(props)
         worker = self._worker(texts)
         _check_sink(factory, texts, worker, values)
         aliased = [entry for kind in KINDS for entry in plugin_entries(kind, texts)]

@@ -7,6 +7,15 @@ from typing import Final, final
 from mm2py.api.context import EventKind, LossEvent
 from mm2py.client.fetch.log_reader import Reread
 from mm2py.mirror.producer_ids import MirrorProducer
+from mm2py.storage.config_fold import (
+    ConfigEvent,
+    ConnectorChanged,
+    ConnectorRemoved,
+    TargetChanged,
+    TasksChanged,
+)
+from mm2py.storage.config_state import RestartRequest
+from mm2py.storage.connect_json import LoggerLevel
 from mm2py.storage.offset_backing_store import OffsetMap
 from mm2py.storage.table import Entry, Handler
 from mm2py.types import TopicPartition
@@ -67,6 +76,25 @@ class HeldTable:
         answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.posted.append((entries[0], answer))
         return answer
+
+
+class Heard(list[str]):
+    """Listens and notes what it was told."""
+
+    def __call__(self, event: ConfigEvent) -> None:
+        match event:
+            case ConnectorChanged(name):
+                self.append(f"changed {name}")
+            case ConnectorRemoved(name):
+                self.append(f"removed {name}")
+            case TasksChanged(connector):
+                self.append(f"tasks {connector}")
+            case TargetChanged(connector):
+                self.append(f"target {connector}")
+            case RestartRequest(connector, only_failed, include_tasks):
+                self.append(f"restart {connector} {only_failed} {include_tasks}")
+            case LoggerLevel(namespace, level):
+                self.append(f"level {namespace} {level}")
 
 
 ORDERS: Final = TopicPartition("orders", 0)

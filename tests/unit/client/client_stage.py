@@ -10,7 +10,7 @@ from mm2py.client.permit import Permit
 from mm2py.client.send.owner import Announce, MirrorIds
 from mm2py.client.send.sender import Sender
 from mm2py.client.send.tail import CopiedSoFar
-from mm2py.clock import SYSTEM_CLOCK, Clock
+from mm2py.clock import SYSTEM_CLOCK, Clock, closing
 from mm2py.config.clients import ConnectionSettings, ProducerSettings
 from mm2py.protocol.batch_stage import sign
 from mm2py.protocol.record_batch import RecordBatch
@@ -43,12 +43,9 @@ async def connected_to(
     *at: FakeBroker | int, alias: str = "B", clock: Clock = SYSTEM_CLOCK, **changes: int
 ) -> AsyncGenerator[Cluster]:
     """A cluster of ``cluster_of`` that is connected."""
-    cluster = cluster_of(*at, alias=alias, clock=clock, **changes)
-    try:
+    async with closing(cluster_of(*at, alias=alias, clock=clock, **changes)) as cluster:
         await cluster.connect()
         yield cluster
-    finally:
-        await cluster.close()
 
 
 def to_send(values: Sequence[bytes], first: int = 0, *, stamp: int = 0) -> RecordBatch:

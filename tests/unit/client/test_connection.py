@@ -18,6 +18,7 @@ from mm2py.client.connect.connection import BrokerConnection, Farewell, unwelcom
 from mm2py.client.connect.credentials import Credentials
 from mm2py.client.connect.tls import tls_failure
 from mm2py.client.connect.wire import HEAD_BYTES, FrameReceiver
+from mm2py.clock import closing
 from mm2py.config.clients import ConnectionSettings
 from mm2py.config.security import SaslSettings, TlsSettings
 from mm2py.errors import (
@@ -53,12 +54,11 @@ async def opened(port: int, credentials: Credentials | None = None) -> BrokerCon
 
 @asynccontextmanager
 async def connected() -> AsyncGenerator[tuple[FakeBroker, BrokerConnection]]:
-    async with FakeBroker(topics={"t": 1}) as broker:
-        connection = await opened(broker.port)
-        try:
-            yield broker, connection
-        finally:
-            await connection.close()
+    async with (
+        FakeBroker(topics={"t": 1}) as broker,
+        closing(await opened(broker.port)) as connection,
+    ):
+        yield broker, connection
 
 
 def post(

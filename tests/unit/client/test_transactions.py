@@ -14,7 +14,7 @@ from mm2py.client.send.owner import Announce
 from mm2py.client.send.record_writer import Post, RecordWriter
 from mm2py.client.send.sender import Sender
 from mm2py.client.send.transactions import Transactions, check_transactions, fence_producers
-from mm2py.clock import SYSTEM_CLOCK
+from mm2py.clock import SYSTEM_CLOCK, closing
 from mm2py.config.clients import ProducerSettings
 from mm2py.errors import (
     ConfigError,
@@ -113,13 +113,10 @@ async def rig(*, implicit: bool = True, started: bool = True) -> AsyncGenerator[
     async with FakeBroker(topics={"t": 2, "offsets": 1}, versions=versions) as broker:
         if implicit:
             broker.cluster.transactions.features = {"transaction.version": 2}
-        one = Rig(broker)
-        try:
+        async with closing(Rig(broker)) as one:
             if started:
                 await one.start()
             yield one
-        finally:
-            await one.close()
 
 
 generations = pytest.mark.parametrize("implicit", [False, True], ids=["v1", "v2"])

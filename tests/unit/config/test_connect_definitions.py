@@ -1,7 +1,6 @@
 """Keys as Connect describes them beside Kafka's recorded answers, exactly-once rules, and docs/reference/config.md."""
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -141,11 +140,7 @@ def test_a_converters_keys_are_javas(name: str) -> None:
     assert found == java_keys(name.rpartition(".")[2])
 
 
-def _cases() -> Sequence[tuple[str, str, str | None, str | None, list[str]]]:
-    return [tuple(row) for row in TRUTH["wrong"]]
-
-
-@pytest.mark.parametrize(("connector", "name", "text", "shown", "errors"), _cases())
+@pytest.mark.parametrize(("connector", "name", "text", "shown", "errors"), TRUTH["wrong"])
 def test_a_value_is_judged_and_shown_in_javas_words(
     connector: str, name: str, text: str | None, shown: str | None, errors: list[str]
 ) -> None:

@@ -29,7 +29,7 @@ from mm2py.rest.routes.flows import router
 from mm2py.runtime.errors import ForwardError, HerderError
 from mm2py.runtime.herder.herder import Herder
 from mm2py.storage.backfill_store import BackfillStore
-from mm2py.storage.config_state import ConnectorConfig, SessionKey
+from mm2py.storage.config_state import ConnectorConfig, SessionKey, texts_of
 from mm2py.storage.flow_overrides_store import FlowOverridesStore
 from mm2py.storage.memory import MemoryTable, MemoryTopic
 from mm2py.testing.clock import FakeClock
@@ -252,7 +252,7 @@ class Rig:
         self._app: ASGIApp | None = None
 
     def add(self, name: FlowName, **more: str) -> "Leader":
-        texts = {key: text for key, text in config(**more).items() if text is not None}
+        texts = texts_of(config(**more))
         herder = self.placed(name, texts, by_file=True, configured=True)
         backfills = herder.backfill_store = BackfillStore(MemoryTable(MemoryTopic("backfill")))
 
@@ -265,7 +265,7 @@ class Rig:
 
     def absent(self, name: FlowName, **more: str) -> None:
         """A pair of the file that nothing runs for."""
-        texts = {key: text for key, text in config(**more).items() if text is not None}
+        texts = texts_of(config(**more))
         self.files[name] = {NAME: {"enabled": "false", **texts}}
 
     def placed(

@@ -33,7 +33,7 @@ from mm2py.runtime.plugins.catalog import InstalledPlugins
 from mm2py.runtime.plugins.plugins import Plugins
 from mm2py.runtime.plugins.validation import ConfigValidator
 from mm2py.storage.backfill_store import BackfillStore
-from mm2py.storage.config_state import ConnectorConfig, SessionKey
+from mm2py.storage.config_state import ConnectorConfig, SessionKey, texts_of
 from mm2py.storage.flow_overrides_store import FlowOverridesStore
 from mm2py.storage.memory import MemoryTable, MemoryTopic
 from mm2py.testing.waiting import until
@@ -129,10 +129,6 @@ class _Fleet:
         return self.node
 
 
-def _plain(config: ConnectorConfig) -> dict[str, str]:
-    return {key: text for key, text in config.items() if text is not None}
-
-
 @final
 class PaperWorker:
     """One worker of the dedicated mode, or an ordinary one; a context manager."""
@@ -144,7 +140,7 @@ class PaperWorker:
         node = cluster.node("n1")
         plugins = Plugins([EntryPoint(NAME, f"{__name__}:PaperMirror", "mm2py.connectors")])
         validator = ConfigValidator(
-            plugins, resolve=_plain, policy=override_policy("All"), mask=node.parts.node.mask
+            plugins, resolve=texts_of, policy=override_policy("All"), mask=node.parts.node.mask
         )
         offsets = MemoryOffsetBackingStore()
         overrides = backfills = None

@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
+from mm2py.clock import closing
 from mm2py.errors import FatalError, ProtocolError, RetriableError
 from mm2py.flows.graph import FlowNode
 from mm2py.flows.service import READS_AT_ONCE
@@ -406,11 +407,8 @@ def step_of(view: FailoverView) -> Step:
 @asynccontextmanager
 async def stage() -> AsyncGenerator[tuple[FakeFailovers, FailoverService]]:
     commands = FakeFailovers(SecretMask([HUNTER]))
-    service = FailoverService(commands.opened)
-    try:
+    async with closing(FailoverService(commands.opened)) as service:
         yield commands, service
-    finally:
-        await service.close()
 
 
 async def test_a_failover_is_driven_here_until_it_is_done() -> None:

@@ -34,7 +34,7 @@ from mm2py.runtime.tasks.lifecycle import Status
 from mm2py.runtime.tasks.task_host import TaskSpec, TaskWatcher
 from mm2py.runtime.tasks.task_transactions import StartGuard
 from mm2py.storage.config_backing_store import ConfigBackingStore
-from mm2py.storage.config_state import ConnectorConfig
+from mm2py.storage.config_state import ConnectorConfig, texts_of
 from mm2py.storage.memory import MemoryTopic, memory_configs, memory_statuses
 from mm2py.testing.clock import FakeClock
 from mm2py.testing.waiting import until
@@ -589,7 +589,7 @@ class Node:
             membership=self.membership,
             hosts=self._host,
             overrides=self.overrides,
-            resolve=resolve or _plain,
+            resolve=resolve or texts_of,
             editor=lambda _: self.editor,
             meter=self.meter,
             settings=WorkerConfig.model_validate(keys | settings),
@@ -662,10 +662,6 @@ class Node:
         if errors:
             raise errors.pop(0)
         self.events.append(name)
-
-
-def _plain(config: ConnectorConfig) -> dict[str, str]:
-    return {key: text for key, text in config.items() if text is not None}
 
 
 # ---- the stage

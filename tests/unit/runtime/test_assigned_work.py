@@ -210,7 +210,7 @@ def unless(broken: Collection[str]) -> Callable[[ConnectorConfig], dict[str, str
     def resolve(config: ConnectorConfig) -> dict[str, str]:
         if broken:
             raise ConfigError("/s cannot be read", remedy="put it back")
-        return {key: text for key, text in config.items() if text is not None}
+        return texts_of(config)
 
     return resolve
 

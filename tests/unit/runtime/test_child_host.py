@@ -4,7 +4,6 @@ import asyncio
 import socket
 from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import asynccontextmanager
-from functools import partial
 from math import inf
 
 import pytest
@@ -150,10 +149,8 @@ class World:
     async def started(self, *numbers: int) -> None:
         for number in numbers:
             await self.host.start_task(spec_of(number))
-            await until(partial(self._runs, TaskId("Fake", number)))
-
-    def _runs(self, task: TaskId) -> bool:
-        return self.words(task)[-1:] == ["RUNNING"]
+            task = TaskId("Fake", number)
+            await until(lambda: self.words(task)[-1:] == ["RUNNING"])  # noqa: B023 - awaited here
 
     async def end(self) -> None:
         await self.host.close()

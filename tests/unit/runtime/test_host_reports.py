@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from mm2py.api.context import EventKind, LossEvent
+from mm2py.api.context import LossEvent
 from mm2py.client.permit import Permit
 from mm2py.observability.ages import Ages
 from mm2py.observability.checkpoint_ages import CheckpointAges, CheckpointKey
@@ -22,6 +22,7 @@ from mm2py.runtime.hosts.thaw import thawing_loop
 from mm2py.testing.clock import FakeClock
 from mm2py.testing.waiting import eventually as until
 from mm2py.types import ClusterAlias, FlowName, TopicPartition
+from tests.kit.fakes.stores import an_event
 
 ORDERS, RETURNS = TopicPartition("orders", 0), TopicPartition("returns", 0)
 FLOW = FlowName(ClusterAlias("A"), ClusterAlias("B"))
@@ -99,18 +100,6 @@ async def host() -> AsyncGenerator[Host]:
     await asyncio.gather(*listening)
 
 
-def event(partition: TopicPartition, first: int) -> LossEvent:
-    return LossEvent(
-        kind=EventKind.RETENTION,
-        partition=partition,
-        first_offset=first,
-        last_offset=first,
-        policy="",
-        cause="gone",
-        task="c-0",
-    )
-
-
 async def test_no_log_call_raises_into_its_caller(host: Host) -> None:
     logger = logging.getLogger("plugin")
     logger.setLevel(logging.INFO)
@@ -146,12 +135,12 @@ class Unprintable:
 async def test_partitions_wait_for_the_ledger_each_for_its_own_events(host: Host) -> None:
     worker = host.worker
     ledger = LedgerRelay(host.channel)
-    assert ledger.report(event(ORDERS, 1))
-    assert not ledger.report(event(ORDERS, 1)), "the same again"
-    assert ledger.report(event(RETURNS, 1))
+    assert ledger.report(an_event(1, 1, ORDERS))
+    assert not ledger.report(an_event(1, 1, ORDERS)), "the same again"
+    assert ledger.report(an_event(1, 1, RETURNS))
     assert set(ledger.unwritten()) == {ORDERS, RETURNS}
     await until(lambda: worker.asked == 1)
-    assert ledger.report(event(ORDERS, 2))
+    assert ledger.report(an_event(2, 2, ORDERS))
     worker.wrote.set()
     await until(lambda: worker.asked == 2)
     assert set(ledger.unwritten()) == {ORDERS}, "reported behind the question"
@@ -230,7 +219,7 @@ async def test_latencies_of_checkpoints_reach_the_worker_once_each(host: Host) -
 
 async def test_a_worker_that_has_closed_the_flow_leaves_positions(host: Host) -> None:
     ledger = LedgerRelay(Channel(host.channel.pipe, 9))
-    ledger.report(event(ORDERS, 1))
+    ledger.report(an_event(1, 1, ORDERS))
     assert not await ledger.flush(0.02)
     assert set(ledger.unwritten()) == {ORDERS}
 

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import cast
 
 import pytest
@@ -30,7 +29,6 @@ from mm2py.protocol.error_codes import (
     UNKNOWN_TOPIC_OR_PARTITION,
     server_error,
 )
-from mm2py.storage.backfill_store import BackfillStore
 from mm2py.storage.job_claim import BackfillRefusedError, DriverSupersededError
 from mm2py.storage.memory import MemoryTopic
 from mm2py.storage.table import Entry
@@ -407,15 +405,11 @@ async def test_a_pause_and_a_resume_return_when_the_driver_has_followed() -> Non
         await stage.clock.advance(1)
         await driver.store.post([replace(job, beat=10 * number + 1)])
         await stage.clock.advance(1)
-        await until(partial(_wanted, driver.store, wanted))
+        await until(lambda: driver.store.wanted is wanted)  # noqa: B023 - awaited here
         assert not asked.done() or state is JobState.RUNNING
         job = replace(job, beat=10 * number + 2, state=state)
         await driver.store.post([job])
         assert (await stage.passing(_result(asked))).state is state
-
-
-def _wanted(store: BackfillStore, wanted: Wanted) -> bool:
-    return store.wanted is wanted
 
 
 async def _result(task: "asyncio.Future[Job]") -> Job:

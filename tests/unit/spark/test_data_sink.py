@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from mm2py.client.connect.connection import BrokerConnection
-from mm2py.clock import SYSTEM_CLOCK, Clock
+from mm2py.clock import SYSTEM_CLOCK, Clock, closing
 from mm2py.errors import AuthenticationError, FatalError
 from mm2py.protocol.columns import partition_of
 from mm2py.protocol.records import Record, decode_batches
@@ -49,12 +49,13 @@ class Rig(NamedTuple):
 
 @asynccontextmanager
 async def sending(clock: Clock = SYSTEM_CLOCK, **topics: int) -> AsyncGenerator[Rig]:
-    async with FakeBroker(topics=topics) as broker:
-        sender = RowSender({"bootstrap.servers": f"127.0.0.1:{broker.port}"}, 120, clock=clock)
-        try:
-            yield Rig(broker, sender)
-        finally:
-            await sender.close()
+    async with (
+        FakeBroker(topics=topics) as broker,
+        closing(
+            RowSender({"bootstrap.servers": f"127.0.0.1:{broker.port}"}, 120, clock=clock)
+        ) as sender,
+    ):
+        yield Rig(broker, sender)
 
 
 def rows(*values: bytes, **columns: list[object] | pa.Array) -> pa.RecordBatch:

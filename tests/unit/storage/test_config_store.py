@@ -31,29 +31,10 @@ from mm2py.storage.connect_json import (
 )
 from mm2py.storage.memory import MemoryTopic, memory_configs
 from mm2py.types import TargetState, TaskId
-from tests.kit.fakes.stores import HeldTable
+from tests.kit.fakes.stores import Heard, HeldTable
 
 KEY = SessionKey(b"1", "HmacSHA256", 1)
 RESTART = RestartRequest("c", only_failed=True, include_tasks=True)
-
-
-class Heard(list[str]):
-    """Listens and notes what it was told."""
-
-    def __call__(self, event: ConfigEvent) -> None:
-        match event:
-            case ConnectorChanged(name):
-                self.append(f"changed {name}")
-            case ConnectorRemoved(name):
-                self.append(f"removed {name}")
-            case TasksChanged(connector):
-                self.append(f"tasks {connector}")
-            case TargetChanged(connector):
-                self.append(f"target {connector}")
-            case RestartRequest(connector):
-                self.append(f"restart {connector}")
-            case LoggerLevel(namespace, level):
-                self.append(f"level {namespace} {level}")
 
 
 class Bench:
@@ -151,7 +132,7 @@ async def test_states_keys_restarts_and_levels_reach_every_worker_once(bench: Be
     await other.refresh(1)
     assert heard == bench.heard
     assert other.snapshot() == bench.store.snapshot()
-    assert heard == ["changed c", "target c", "restart c", "level root WARN"]
+    assert heard == ["changed c", "target c", "restart c True True", "level root WARN"]
     await other.stop()
 
 

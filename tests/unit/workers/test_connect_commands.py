@@ -224,6 +224,7 @@ def test_wrong_connector_files_are_told_one_line_each(
         write('{"name": "a", "config": {"name": "b"}}', "twonames"),
         write('{"name": "a", "x": []}', "list"),
         write('{"name": "a", "config": {}, "initial_state": "ASLEEP"}', "asleep"),
+        write('{"name": "a", "config": {}, "initial_state": "STARTED"}', "started"),
         Path("/no/such/file"),
     ]
     worker = write(ALONE + "listeners = http://127.0.0.1:0\n")
