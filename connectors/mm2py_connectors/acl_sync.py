@@ -2,6 +2,7 @@
 
 Flow: all topic ACLs of the source -> ``remote_acls`` -> created on the target. Nothing is ever
 deleted; group, cluster and prefixed ACLs are not copied, and no principal gets WRITE on a copy.
+Unlike Java's, a DENY for the mirror's own principal stays on the source: it would end the copy.
 Rules that a failover has made to keep writers from the source are its own: on the target they would
 keep clients from where they are to write.
 """
@@ -12,6 +13,8 @@ from dataclasses import replace
 from typing import final
 
 from mm2py.api.policies import ReplicationPolicy
+from mm2py.config.client_properties import ClientKind, effective_client_properties
+from mm2py.config.jaas import ANONYMOUS, principal_of
 from mm2py.errors import UnsupportedVersionError
 from mm2py.mirror.failovers import Fence, decode_failover
 from mm2py.mirror.filters import TopicSelection
@@ -24,10 +27,24 @@ from mm2py_connectors.clients import LogSession, MirrorAdmin
 log = logging.getLogger(__name__)
 
 
+def own_principals(props: Mapping[str, str]) -> frozenset[str]:
+    """Return the principals by which a connector with these properties reaches the target, as far
+    as their logins tell them; one that clients share is none."""
+    kinds: tuple[ClientKind, ...] = "admin", "producer"
+    clients = (effective_client_properties(props, "target", it) for it in kinds)
+    return frozenset(map(principal_of, clients)) - {"", ANONYMOUS}
+
+
 def remote_acls(
-    acls: Iterable[Acl], *, selection: TopicSelection, policy: ReplicationPolicy, source_alias: str
+    acls: Iterable[Acl],
+    *,
+    selection: TopicSelection,
+    policy: ReplicationPolicy,
+    source_alias: str,
+    own: Collection[str] = (),
 ) -> list[Acl]:
-    """Return what to create on the target for the source's ``acls``, without doubles."""
+    """Return what to create on the target for the source's ``acls``, without doubles; no DENY for
+    principals of the mirror's ``own``."""
     wanted: dict[Acl, None] = {}
     for acl in acls:
         if (
@@ -36,6 +53,7 @@ def remote_acls(
             acl.resource_type is not AclResourceType.TOPIC
             or acl.pattern_type is not PatternType.LITERAL
             or _allows(acl, AclOperation.WRITE)
+            or (acl.permission is AclPermission.DENY and acl.principal in own)
             or not selection.replicate(acl.resource_name)
         ):
             continue
@@ -93,7 +111,9 @@ class AclSync:
         policy: ReplicationPolicy,
         source_alias: str,
         target_alias: str,
+        own: Collection[str] = (),
     ) -> None:
+        self._own = own
         self._source = source
         self._target = target
         self._fence = fence
@@ -127,6 +147,7 @@ class AclSync:
             selection=self._selection,
             policy=self._policy,
             source_alias=self._source_alias,
+            own=self._own,
         )
         if not wanted:
             self._refusals.keep_only(())

@@ -22,7 +22,7 @@ from mm2py.mirror.policies import policy_from_config
 from mm2py.mirror.start_positions import START_POSITIONS
 from mm2py.protocol.acls import Acl
 from mm2py.types import EARLIEST, LATEST, TopicPartition
-from mm2py_connectors.acl_sync import AclSync, read_fence
+from mm2py_connectors.acl_sync import AclSync, own_principals, read_fence
 from mm2py_connectors.clients import (
     AdminFactory,
     AdminSession,
@@ -158,6 +158,7 @@ class TopicUpkeep:
                 policy=self.policy,
                 source_alias=config.source_cluster_alias,
                 target_alias=config.target_cluster_alias,
+                own=own_principals(self._props),
             )
             scheduler.repeat("sync topic ACLs", acls.run, config.sync_topic_acls_interval_seconds)
         if config.sync_topic_configs_enabled:

@@ -20,6 +20,9 @@ LOGIN_FILE: Final = "java.security.auth.login.config"
 KRB5_CONF: Final = "java.security.krb5.conf"
 _SECTION: Final = "KafkaClient"
 
+ANONYMOUS: Final = "User:ANONYMOUS"
+"""The principal of all clients without a login."""
+
 _PACKAGE: Final = "org.apache.kafka.common.security."
 _FORM: Final = 'write <login module> required <option>="<value>" ...;'
 _FORM_OF_OPTIONS: Final = (
@@ -219,6 +222,22 @@ def _options(tokens: Iterator[tuple[str, str | None]]) -> dict[str, str]:
         "double quotes"
     )
     raise ConfigError("does not end with a semicolon", remedy=remedy)
+
+
+def principal_of(props: Mapping[str, str]) -> str:
+    """Return the principal of a client with these properties, empty if its login does not tell
+    it."""
+    jaas = props.get("sasl.jaas.config", "")
+    if jaas:
+        try:
+            name = parse_jaas(jaas).options.get("username", "")
+        except ConfigError:
+            return ""
+        return f"User:{name}" if name else ""
+    protocol = props.get("security.protocol", "PLAINTEXT").upper()
+    # A certificate has its principal in a distinguished name, which brokers map by their own rules
+    # (ssl.principal.mapping.rules), and Kerberos likewise: neither is known from here.
+    return ANONYMOUS if protocol == "PLAINTEXT" else ""
 
 
 def _tokens(text: str) -> Iterator[tuple[str, str | None]]:

@@ -17,7 +17,7 @@ from mm2py.observability.quantities import duration_text, size_text
 from mm2py.protocol.acls import Acl, AclOperation, AclPermission
 from mm2py.protocol.configs import ConfigSource
 from mm2py.types import LONGEST_TOPIC_NAME, TopicPartition
-from mm2py_connectors.acl_sync import remote_acls
+from mm2py_connectors.acl_sync import own_principals, remote_acls
 from mm2py_connectors.config_sync import config_operations
 from mm2py_jobs.copy_limits import Limit, is_shorter, limits_of, number_of
 from mm2py_jobs.doctor.cluster_checks import creatable
@@ -292,7 +292,7 @@ async def acls(flow: Examined) -> AsyncIterator[Row]:
     there = await flow.topics("target")
     wanted = [
         it
-        for it in remote_acls(ours, selection=flow.names.selection, policy=flow.policy, source_alias=flow.aliases.source)
+        for it in remote_acls(ours, selection=flow.names.selection, policy=flow.policy, source_alias=flow.aliases.source, own=own_principals(flow.connector))
         # A rule that denies writing is a failover's own.
         if it.resource_name in there and (it.permission, it.operation) != (AclPermission.DENY, AclOperation.WRITE)
     ]  # fmt: skip

@@ -5,7 +5,7 @@ Flow: ACLs of a cluster, principals of its mirrors, rules of other failovers -> 
 """
 
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,8 +13,7 @@ from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.fetch.log_reader import newest_values
 from mm2py.clock import Clock
-from mm2py.config.jaas import parse_jaas
-from mm2py.errors import ConfigError, Mm2pyError, RetriableError
+from mm2py.errors import Mm2pyError, RetriableError
 from mm2py.mirror.failovers import Fence, Rule, decode_failover, is_failover_topic
 from mm2py.observability.logging import some_of
 from mm2py.protocol.acls import Acl, AclOperation, AclPermission, AclResourceType, PatternType
@@ -35,22 +34,6 @@ class FencePlan:
 
     rules: tuple[Rule, ...]
     note: str
-
-
-def principal_of(props: Mapping[str, str]) -> str:
-    """Return the principal of a client with these properties, empty if its login does not tell
-    it."""
-    jaas = props.get("sasl.jaas.config", "")
-    if jaas:
-        try:
-            name = parse_jaas(jaas).options.get("username", "")
-        except ConfigError:
-            return ""
-        return f"User:{name}" if name else ""
-    protocol = props.get("security.protocol", "PLAINTEXT").upper()
-    # A certificate has its principal in a distinguished name, which brokers map by their own rules
-    # (ssl.principal.mapping.rules), and Kerberos likewise: neither is known from here.
-    return "User:ANONYMOUS" if protocol == "PLAINTEXT" else ""
 
 
 def fence_of(

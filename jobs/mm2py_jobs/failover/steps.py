@@ -18,6 +18,7 @@ from mm2py.client.connect.cluster import Cluster
 from mm2py.clock import each_of
 from mm2py.config.class_names import SOURCE_NAME
 from mm2py.config.client_properties import effective_client_properties
+from mm2py.config.jaas import principal_of
 from mm2py.errors import (
     FatalError,
     Mm2pyError,
@@ -49,7 +50,7 @@ from mm2py.types import LATEST, NO_PRODUCER_ID, FlowName, TopicPartition
 from mm2py_jobs.copy.survey import copied_now
 from mm2py_jobs.failover.clusters import FailoverClusters, ends_first
 from mm2py_jobs.failover.driver import DriverProgress, FailoverStore, SourceAwayError
-from mm2py_jobs.failover.fences import FencePlan, fence_of, principal_of, rules_of_others
+from mm2py_jobs.failover.fences import FencePlan, fence_of, rules_of_others
 from mm2py_jobs.failover.flows import FlowAnswer, RestFlows, stop_record, stop_without_workers
 from mm2py_jobs.failover.groups import move_groups
 from mm2py_jobs.failover.own_records import OwnRecords, own_records

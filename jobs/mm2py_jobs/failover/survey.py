@@ -36,7 +36,7 @@ from mm2py.protocol.acls import Acl
 from mm2py.protocol.configs import ConfigEntry
 from mm2py.protocol.topics import is_another_topic
 from mm2py.types import LATEST, FlowName, TopicPartition
-from mm2py_connectors.acl_sync import remote_acls
+from mm2py_connectors.acl_sync import own_principals, remote_acls
 from mm2py_connectors.config_sync import config_operations
 from mm2py_jobs.copy.known_maps import KnownMap, lost_copies, not_copied
 from mm2py_jobs.copy.survey import Known
@@ -529,6 +529,7 @@ class _SurveyedSource:
             selection=clusters.selection,
             policy=clusters.policy,
             source_alias=clusters.names.source,
+            own=own_principals(clusters.config),
         )
         originals = {
             clusters.policy.remote_topic(clusters.names.source, it.resource_name): it.resource_name

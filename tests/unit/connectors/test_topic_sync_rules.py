@@ -1,6 +1,7 @@
 """Java's rules for topic configs and ACLs of copies, and what a target that refuses them, or the copies, holds up."""
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -23,7 +24,7 @@ from mm2py.protocol.error_codes import server_error
 from mm2py.protocol.records import Record
 from mm2py.testing.clock import FakeClock
 from mm2py.types import TopicPartition
-from mm2py_connectors.acl_sync import AclSync, read_fence, remote_acls
+from mm2py_connectors.acl_sync import AclSync, own_principals, read_fence, remote_acls
 from mm2py_connectors.clients import LogSession
 from mm2py_connectors.config_sync import (
     TOPICS_PER_REQUEST,
@@ -43,6 +44,7 @@ ENTRIES = (
     ConfigEntry("secret", None, is_sensitive=True),
     ConfigEntry("max.message.bytes", "9", ConfigSource.STATIC_BROKER_CONFIG),
 )
+PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 POLICY = policy_from_config({})
 SELECTION = TopicSelection(
     POLICY, DefaultTopicFilter({"topics": "t.*"}), source_alias="A", target_alias="B"
@@ -64,8 +66,37 @@ def copied(*acls: Acl) -> list[Acl]:
     return remote_acls(acls, selection=SELECTION, policy=POLICY, source_alias="A")
 
 
+def test_a_deny_for_the_mirror_s_own_principal_stays_on_the_source() -> None:
+    """It would end the copy, as with Java; one for everybody or for clients without a login is copied."""
+    login = {
+        "target.cluster.security.protocol": "SASL_SSL",
+        "target.cluster.sasl.jaas.config": f'{PLAIN} required username="u" password="p";',
+    }
+    own = own_principals(login)
+    assert own == {"User:u"}
+    assert not own_principals({"target.cluster.security.protocol": "PLAINTEXT"})
+    denied, everybody = (
+        replace(acl(operation=AclOperation.WRITE, permission=AclPermission.DENY), principal=it)
+        for it in ("User:u", "User:*")
+    )
+    found = remote_acls(
+        [denied, everybody, acl()], selection=SELECTION, policy=POLICY, source_alias="A", own=own
+    )
+    assert [(it.principal, it.permission) for it in found] == [
+        ("User:*", AclPermission.DENY),
+        ("User:u", AclPermission.ALLOW),
+    ]
+    assert copied(denied), "with an empty login it is any user's"
+
+
+async def no_fence() -> frozenset[Acl]:
+    return frozenset()
+
+
 def acl_sync(
-    source: FakeAdmin, target: FakeAdmin, **fence: Callable[[], Awaitable[frozenset[Acl]]]
+    source: FakeAdmin,
+    target: FakeAdmin,
+    fence: Callable[[], Awaitable[frozenset[Acl]]] = no_fence,
 ) -> AclSync:
     return AclSync(
         source,
@@ -74,7 +105,7 @@ def acl_sync(
         policy=POLICY,
         source_alias="A",
         target_alias="B",
-        **fence,
+        fence=fence,
     )
 
 

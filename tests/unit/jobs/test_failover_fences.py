@@ -10,6 +10,7 @@ import pytest
 
 from mm2py.client.connect.cluster import Cluster
 from mm2py.clock import SYSTEM_CLOCK
+from mm2py.config.jaas import principal_of
 from mm2py.flows.flow_ledger import Ledger
 from mm2py.mirror.failovers import Fence, Rule, Tail, encode_failover
 from mm2py.mirror.ledger import IncarnationRecord, LedgerRecord
@@ -19,7 +20,7 @@ from mm2py.protocol.records import NewRecord, encode_batch
 from mm2py.testing.clock import FakeClock
 from mm2py.types import ClusterAlias, FlowName, TopicPartition
 from mm2py_jobs.failover.clusters import FailoverClusters
-from mm2py_jobs.failover.fences import EVERYBODY, fence_of, principal_of
+from mm2py_jobs.failover.fences import EVERYBODY, fence_of
 from mm2py_jobs.failover.flows import FlowsApi, RestFlows
 from mm2py_jobs.failover.quarantine import quarantine, record_quarantined
 from mm2py_jobs.failover.steps import FailoverSides

@@ -222,7 +222,8 @@ def test_a_flow_of_the_api_is_understood() -> None:
     assert flow_now({"state": "RUNNING", "enabled": False}).is_stopped
     # Its source connector was deleted: groups are still moved.
     for state, tasks, ended in ("PAUSED", 0, False), ("STOPPED", 1, False), ("STOPPED", 0, True):
-        alone: Row = {"name": CHECKPOINT_NAME, "state": state, "tasks": [{}] * tasks}
+        left: list[Row] = [{}] * tasks
+        alone: Row = {"name": CHECKPOINT_NAME, "state": state, "tasks": left}
         row: Row = {"state": "STOPPED", "enabled": False, "connectors": [alone]}
         assert flow_now(row).is_stopped is ended
     held = flow_now({"errors": [{"where": "t-0", "message": "user mm may not Write topic A.t"}]})
