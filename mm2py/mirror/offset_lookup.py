@@ -14,7 +14,7 @@ Invariants, tests of the same names (tests/property/test_offset_map.py):
 """
 
 import logging
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -40,6 +40,7 @@ from mm2py.types import TopicPartition
 log = logging.getLogger(__name__)
 
 _NO_LIMIT: Final = 1 << 63
+_number: Final = attrgetter("number")
 _end_of: Final = attrgetter("source_end")
 _target_end: Final = attrgetter("target_end")
 _target_first: Final = attrgetter("target_first")
@@ -112,7 +113,7 @@ class PartitionIndex:
     """The pages of one partition's map, in the order of the target's log."""
 
     __slots__ = (
-        "_order", "covered", "pages", "position", "replaced", "source_id", "start", "target_id",
+        "_order", "covered", "late", "pages", "position", "source_id", "start", "target_id",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -120,8 +121,18 @@ class PartitionIndex:
         self.pages: list[PageRef] = []
         self.covered = self.position = self.start = 0
         self.source_id = self.target_id = b""
-        self.replaced: int = _NO_LIMIT
+        self.late: int = _NO_LIMIT
         """Lowest number of a page that compaction removes for a late one of a former task."""
+
+    @property
+    def unordered(self) -> int:
+        """Lowest number of a page that is not before the next one in the topic, or will not be
+        after its compaction."""
+        refs = zip(self.pages, islice(self.pages, 1, None), strict=False)
+        return min(
+            self.late,
+            next((it.number for it, after in refs if it.position > after.position), _NO_LIMIT),
+        )
 
     @property
     def is_whole(self) -> bool:
@@ -158,9 +169,25 @@ class PartitionIndex:
         self.pages.append(ref)
         self.covered, self.position, self.start = head.covered, head.position, head.start
         self.source_id, self.target_id = head.source_id, head.target_id
-        if number <= self.replaced:
-            self.replaced = _NO_LIMIT
+        if number <= self.late:
+            self.late = _NO_LIMIT
         return ref
+
+    def put_again(self, number: int, head: PageHead, position: int) -> bool:
+        """Take a page in place of one that speaks of the same offsets and has others after it: it
+        was written again, and ends none. False: it is another one."""
+        at = bisect_left(self.pages, number, key=_number)
+        # Earlier builds, which name no start, write such a page to cut the map there.
+        is_former = 0 < head.start == self.start or is_late(head.start, self.start)
+        if at + 1 >= len(self.pages) or not is_former or head.source_id != self.source_id:
+            return False
+        ref = PageRef(number, position, *head.span)
+        if ref != self.pages[at]._replace(position=position):
+            return False
+        self.pages[at] = ref
+        if number == self.late:
+            self.late += 1
+        return True
 
     def drop(self, number: int) -> None:
         while self.pages and self.pages[-1].number >= number:
@@ -257,8 +284,11 @@ class MapIndex:
             self.forget(partition, (number,))
             return None
         index = self.partitions.get(partition)
+        # A start writes pages again in their order: it may be killed after any of them.
+        if index is not None and index.put_again(number, head, record.offset):
+            return None
         if index is not None and is_late(head.start, index.start):
-            index.replaced = min(index.replaced, number)
+            index.late = min(index.late, number)
             log.info(
                 "page of the offset map came late from a former task, it is ignored partition=%s "
                 "page=%d offset=%d",

@@ -133,6 +133,11 @@ class PartitionMap:
         """Nothing was copied yet, and nothing lost."""
         return not (self._records or self._segments)
 
+    @property
+    def has_content(self) -> bool:
+        """Whether a page would have anything: copies, losses, or where the copy begins."""
+        return not self.is_empty or self._covered > 0 or self.begins > 0
+
     def is_set(self, stored: int, topic_id: bytes = NO_TOPIC_ID, epoch: int = -1) -> bool:
         """Whether another program or an operator set the stored position (-1: none), given the
         topic id and the leader epoch that are stored with it: the map was not written with it."""

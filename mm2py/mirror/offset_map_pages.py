@@ -25,6 +25,9 @@ _TAIL: Final = Struct(">ii")
 _ID_BYTES: Final = 16
 _START: Final = Struct(">4sQ")
 _START_MARK: Final = b"\xffst\x00"
+_AT_ZERO: Final = b"\xffst\x01"
+"""The same of a page whose position is 0: earlier builds take the stored ``{"offset":-1}`` for
+none, as Java does, and would copy again what a page with 0 has."""
 START_BITS: Final = 20
 """Low bits of ``Page.start``, which are random: of two tasks with one number the first one in the
 topic counts."""
@@ -211,7 +214,8 @@ def encode_page(page: Page) -> bytes:
     out += page.source_id
     out += page.target_id
     out += varint(page.covered)
-    out += varint(page.position)
+    at_zero = page.start > 0 == page.position
+    out += varint(-1 if at_zero else page.position)
     out += varint(page.epoch)
     out += varint(page.producer_id)
     out += varint(page.producer_from)
@@ -233,7 +237,7 @@ def encode_page(page: Page) -> bytes:
         source_end, target_end = source + records, segment.target_end
     # At the end: earlier builds ignore it, and readers of heads need no segment for it.
     if page.start:
-        out += _START.pack(_START_MARK, page.start)
+        out += _START.pack(_AT_ZERO if at_zero else _START_MARK, page.start)
     return bytes(out)
 
 
@@ -290,8 +294,10 @@ def _read_head(value: bytes) -> tuple[PageHead, int]:
     ids = value[1 : 1 + _ID_BYTES], value[1 + _ID_BYTES : 1 + 2 * _ID_BYTES]
     covered, position, epoch, producer_id, producer_from = numbers[:5]
     start = 0
-    if len(value) >= at + _START.size and value[-_START.size :].startswith(_START_MARK):
+    mark = value[-_START.size :][: len(_START_MARK)] if len(value) >= at + _START.size else b""
+    if mark in (_START_MARK, _AT_ZERO):
         _, start = _START.unpack_from(value, len(value) - _START.size)
+        position = 0 if mark == _AT_ZERO else position
     return PageHead(*ids, covered, position, epoch, producer_id, producer_from, span, start), at
 
 

@@ -242,9 +242,10 @@ class OffsetMapStore:
     async def _replaced(
         self, partition: TopicPartition, index: PartitionIndex, newest: Page
     ) -> Sequence[Page]:
-        if index.replaced > newest.number:
+        first = index.unordered
+        if first > newest.number:
             return ()
-        refs = [ref for ref in index.pages[:-1] if ref.number >= index.replaced]
+        refs = [ref for ref in index.pages[:-1] if ref.number >= first]
         try:
             pages = [await self._read(partition, ref) for ref in refs]
         except ProtocolError:

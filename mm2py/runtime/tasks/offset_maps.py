@@ -14,7 +14,8 @@ whose position was set continues where that copy ended, whenever its task ends: 
 record the map has where it began, on both sides; 7 a copy that was deleted and made again, or that
 the replication policy names anew, is noticed without a record: its map loses all copies, and the
 loss is reported once (``LostCopies``); 8 a position or a page that a task which is gone wrote late
-does not count, and is written over: by the next start, or by the task that runs (``again``);
+does not count, and is written over: by the next start, or by the task that runs (``again``); the
+first record and the first position of a task wait until its page counts (``write``);
 9 a producer id is stored in one page with all copies that were acknowledged or recognised before
 it, and that of a former task stays until then: a start takes what another id wrote after the map's
 end for another writer's.
@@ -22,7 +23,7 @@ end for another writer's.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence, Set
 from random import getrandbits
 from typing import Final, TypeVar, final
 
@@ -352,30 +353,9 @@ class TaskOffsetMaps:
         # In a transaction the map is committed with the first records; alone it would be visible
         # without them.
         if not self._in_transactions:
-            await self._claim(ends.keys() - self._claimed)
+            for source in ends.keys() - self._claimed:
+                self.of(source).again()
             await self.write()
-
-    async def _claim(self, partitions: Collection[TopicPartition]) -> None:
-        """Write pages, with a higher ``start`` where a former task's page came since ``load``: of
-        one number the first counts (8)."""
-        while partitions:
-            for partition in partitions:
-                self.of(partition).again()
-            await self.write()
-            # A topic that refuses them is tried again with each write, as always.
-            if self._unwritten:
-                return
-            if (stored := await self._stored(partitions)) is None:
-                return
-            self._claimed.update(partitions)
-            lost = {
-                it: page.start
-                for it, (page, *_) in stored.items()
-                if is_late(self.of(it).start, page.start)
-            }
-            for partition, start in lost.items():
-                self.of(partition).start = next_start(start, self._maps.token)
-            partitions = lost.keys()
 
     def partitions_of_another(
         self, ids: Mapping[TopicPartition, bytes]
@@ -416,6 +396,9 @@ class TaskOffsetMaps:
             # The page goes into the same transaction as the position: both become visible together.
             if with_maps:
                 partition_map.position = position + 1
+            # No page that comes late may have less than a position that is stored (8).
+            elif partition not in self._claimed and partition_map.has_content:
+                partition_map.again()
             # The epoch is that of the position's record: of a map that covers more it would belong
             # to an earlier record.
             partition_map.epoch = epochs[partition] if position + 1 == partition_map.covered else -1
@@ -521,7 +504,24 @@ class TaskOffsetMaps:
 
     async def write(self) -> None:
         """Write what changed since the last time; a topic that refuses is reported once and tried
-        again. ``RetriableError``: not now; it stays for the next time."""
+        again. ``RetriableError``: not now; it stays for the next time.
+
+        The first page of a partition is written until it counts: above what a former task's pages
+        have that came since ``load``, as of one number the first does (8).
+        """
+        while unclaimed := await self._write() - self._claimed:
+            # A topic that may not be read is asked once.
+            stored = await self._stored(unclaimed) or {}
+            self._claimed |= unclaimed
+            for partition, (page, *_) in stored.items():
+                partition_map = self.of(partition)
+                if is_late(partition_map.start, page.start):
+                    partition_map.start = next_start(page.start, self._maps.token)
+                    partition_map.again()
+                    self._claimed.discard(partition)
+
+    async def _write(self) -> Set[TopicPartition]:
+        """Return the partitions of which a page was written, and may be late."""
         # Commits and pruning take turns: each awaits the broker between its look at the maps and
         # its write.
         async with self._turn:
@@ -564,6 +564,7 @@ class TaskOffsetMaps:
             if written and writing:
                 self.is_refused = False
                 self.on_refusal("")
+            return writing.keys() if written and not self._in_transactions else frozenset()
 
     def _forget_producers(self) -> None:
         """Of maps that change, where transforms route records: what another start may recognise in

@@ -100,6 +100,16 @@ def test_a_page_of_any_offset_is_read_as_it_was_written(source: int) -> None:
     assert decode_page(page.number, encode_page(page)) == page
 
 
+def test_a_position_of_0_is_none_for_earlier_builds_that_read_the_stored_one_so() -> None:
+    page, none = replace(GOLDEN, position=0), replace(GOLDEN, position=-1)
+    assert page.start
+    value, earlier = encode_page(page), encode_page(none)
+    assert value[:-12] == earlier[:-12]
+    for each, encoded in ((page, value), (none, earlier)):
+        assert decode_page(each.number, encoded) == each
+        assert decode_head(encoded).position == each.position
+
+
 CUT = encode_page(replace(GOLDEN, start=0))
 
 

@@ -681,6 +681,10 @@ def arrive(topic: MemoryTopic, late: Sequence[Entry]) -> None:
         topic.append(*entry)
 
 
+def sent(line: MemoryTopic) -> list[Entry]:
+    return [(record.key or b"", record.value) for record in line.records]
+
+
 def compact(topic: MemoryTopic) -> None:
     newest = {record.key: record for record in topic.records}
     topic.records = sorted(newest.values(), key=lambda it: it.offset)
@@ -702,11 +706,18 @@ async def test_invariant_8_a_page_of_a_task_that_is_gone_changes_nothing_when_it
     known = await looked_up(topic, *range(18))
     arrive(topic, late)
     assert await looked_up(topic, *range(18)) == known
-    after = await begun(topic, 17)
-    assert after.changed, "it is written again"
-    await after.write()
-    compact(topic)
-    assert await looked_up(topic, *range(18)) == known
+    line = MemoryTopic("what the next start writes again")
+    arrive(line, sent(topic))
+    await (await begun(line, 17)).write()
+    again = sent(line)[len(topic.records) :]
+    assert again
+    for written in range(len(again) + 1):  # it may be killed after any page
+        partly = MemoryTopic("map")
+        arrive(partly, [*sent(topic), *again[:written]])
+        assert await looked_up(partly, *range(18)) == known
+        await (await begun(partly, 17)).write()
+        compact(partly)
+        assert await looked_up(partly, *range(18)) == known
 
 
 @pytest.mark.parametrize("is_before", [True, False])
@@ -717,7 +728,7 @@ async def test_of_two_tasks_that_begin_with_the_same_page_the_one_that_copies_co
     line = MemoryTopic("what is on its way")
     former, task = await begun(line), await begun(topic)
     await former.begin({ORDERS: LogEnd(0, NEW, 7)})
-    late = [(record.key or b"", record.value) for record in line.records]
+    late = sent(line)
     if is_before:
         arrive(topic, late)
     await task.begin({ORDERS: LogEnd(0, NEW, 8)})
@@ -730,6 +741,28 @@ async def test_of_two_tasks_that_begin_with_the_same_page_the_one_that_copies_co
     assert await looked_up(topic, 9) == [(Place.COPIED, 9)]
 
 
+async def test_invariant_8_a_position_is_stored_when_no_page_with_less_can_come_to_count(
+    topic: MemoryTopic,
+) -> None:
+    """Of a task that was killed between the load and its first page: it lacks what came since."""
+    former = await begun(topic)
+    await former.begin({ORDERS: LogEnd(0, NEW, 7)})
+    line = MemoryTopic("what is on its way")
+    arrive(line, sent(topic))
+    await (await begun(line)).begin({ORDERS: LogEnd(40, NEW, 7)})
+    late = sent(line)[len(topic.records) :]
+    former.of(ORDERS).add(0, 40, 0)
+    await former.write()
+    task, store = await begun(topic), FakeStore()
+    committer = a_committer(store, task)
+    committer.acknowledged(ORDERS, 39)
+    await committer.commit()
+    arrive(topic, late)
+    assert store.writes
+    assert (await begun(topic, 40)).target_end(ORDERS, NEW) == 40
+    assert await looked_up(topic, 39) == [(Place.COPIED, 39)]
+
+
 async def test_pages_in_transactions_count_above_those_of_a_task_without_that_began_as_they_did(
     topic: MemoryTopic,
 ) -> None:
@@ -739,7 +772,7 @@ async def test_pages_in_transactions_count_above_those_of_a_task_without_that_be
     await store.start()
     task = TaskOffsetMaps(store, in_transactions=True)
     await task.load([ORDERS])
-    arrive(topic, [(record.key or b"", record.value) for record in line.records])
+    arrive(topic, sent(line))
     task.of(ORDERS).add(0, 10, 0)
     await task.write()
     assert await looked_up(topic, 9) == [(Place.COPIED, 9)]
