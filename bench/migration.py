@@ -9,6 +9,7 @@ a partition has few records, so that times are those of metadata, leases, manife
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -28,7 +29,13 @@ from bench.spark_job import MASTER
 from bench.topics import Topics
 from bench.workspace import RESULTS, bench_folder, room_and_load
 from mm2py.types import TopicPartition
-from mm2py_jobs.archive.archive_format import FileManifest, manifest_stem, partition_folder
+from mm2py_jobs.archive.archive import FILE_BYTES
+from mm2py_jobs.archive.archive_format import (
+    FileManifest,
+    date_folder,
+    manifest_stem,
+    partition_folder,
+)
 from mm2py_jobs.archive.archive_store import ArchiveStore
 from tests.kit.kafka.reaper import REAPER
 
@@ -41,7 +48,6 @@ LANES: Final = "pyspark.daemon"
 _PARTS: Final = {"java": "JVM", LANES: "lanes", "": "driver"}
 _SAMPLE_S: Final = 0.5
 _MB: Final = 1 << 20
-_FILE_BYTES: Final = 64 * _MB
 _console = Console(stderr=True)
 
 
@@ -197,8 +203,8 @@ class Migration:
                 folder = root / partition_folder(tp)
                 (last,) = folder.glob("*.json")
                 end = int(json.loads(last.read_bytes())["end"])
-                for old in folder.iterdir():
-                    old.unlink()
+                shutil.rmtree(folder)
+                folder.mkdir()
                 for at in range(min(files, end)):
                     begin, until = end * at // files, end * (at + 1) // files
                     manifest = FileManifest(
@@ -207,8 +213,8 @@ class Migration:
                         first=begin,
                         end=until,
                         records=until - begin,
-                        size_bytes=_FILE_BYTES,
-                        file=f"{begin:020d}-{until - 1:020d}.{at:08x}.parquet",
+                        size_bytes=FILE_BYTES,
+                        file=f"{date_folder(at)}/{begin:020d}-{until - 1:020d}.{at:08x}.parquet",
                         sha256=f"{at:064x}",
                     )
                     name = f"{manifest_stem(tp, begin)}.json"
@@ -227,7 +233,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.migration", description=__doc__)
     parser.add_argument("--topics", type=int, default=100)
     parser.add_argument("--partitions", type=int, default=100, help="of each topic")
-    parser.add_argument("--files", type=int, default=32, help="of a partition of the large archive")
+    parser.add_argument("--files", type=int, default=8, help="of a partition of the large archive")
     options = parser.parse_args(arguments)
     if room_and_load(_console, 12 << 30) is None:
         return 1
@@ -248,7 +254,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             rename = "--from", str(archive), "--rename", "(.*)=again.$1"
             jobs.run("restore", ("job", "restore", "run"), *rename)
             written = jobs.age(archive / "A-B", options.files)
-            _console.print(f"{written:,} manifests stand for {written * _FILE_BYTES / 1e12:.1f} TB")
+            _console.print(f"{written:,} manifests stand for {written * FILE_BYTES / 1e12:.1f} TB")
             jobs.run("archive, nothing new", ("job", "archive", "run"), *to)
             jobs.write(1)
             jobs.run("archive, a record each", ("job", "archive", "run"), *to)

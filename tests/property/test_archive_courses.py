@@ -11,22 +11,31 @@ import os
 import random
 import threading
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
 from mm2py.client.connect.admin import Admin
 from mm2py.errors import FatalError
+from mm2py.protocol.records import NewRecord, encode_batch
 from mm2py.types import TopicPartition
 from mm2py_jobs.archive import archive, archive_removal, archive_upkeep
 from mm2py_jobs.archive.archive_format import (
+    VERSION,
+    ArchiveHead,
     FileManifest,
     Shape,
     archived_batches,
     chain_of,
+    date_folder,
+    day_of,
+    head_of,
     noted_ranges,
     partition_folder,
+    put_or_check,
 )
 from mm2py_jobs.archive.archive_store import ArchiveStore
 from mm2py_jobs.archive.archive_upkeep import Upkeep
@@ -35,8 +44,7 @@ from mm2py_jobs.spark.session import OpenSession
 from tests.kit.fakes.broker import FakeBroker
 from tests.property.effort import examples
 from tests.unit.spark.test_archive_plan import sides
-from tests.unit.spark.test_archive_task import a_batch
-from tests.unit.spark.test_archive_upkeep import in_order
+from tests.unit.spark.test_archive_upkeep import DAY_MS, NOON_MS, in_order
 from tests.unit.spark.test_lanes_that_fail import OneSlot
 
 T = TopicPartition("t", 0)
@@ -51,7 +59,7 @@ class KilledError(FatalError):
 class Course:
     def __init__(self, chance: random.Random, broker: FakeBroker, path: Path) -> None:
         self._chance, self._broker, self._path = chance, broker, path
-        self._thread = threading.local()
+        self._run: ContextVar[SimpleNamespace] = ContextVar("run")
         self._nested = False
         self.store = ArchiveStore(f"{path}/A-B")
         self.published: set[int] = set()
@@ -60,8 +68,10 @@ class Course:
         """Let a step of a store be the one at which something happens to its run."""
 
         def taken(*arguments: object) -> object:
-            self._thread.left = left = getattr(self._thread, "left", 0) - 1
-            event = self._thread.event if not left else ""
+            run = self._run.get(None)  # of this thread, or of the one that it works for
+            if run is not None:
+                run.left -= 1
+            event = "" if run is None or run.left else run.event
             if event == "before":
                 raise KilledError("killed")
             if event == "twin" and not self._nested:
@@ -77,7 +87,9 @@ class Course:
 
     def append(self) -> None:
         for _ in range(self._chance.randrange(12)):
-            self._broker.append(T, bytes(a_batch(0)))
+            stamp = self._chance.choice((-1, NOON_MS, NOON_MS + DAY_MS))
+            records = [NewRecord(b"k", b"%d" % it, (), stamp) for it in range(RECORDS)]
+            self._broker.append(T, bytes(encode_batch(records)))
 
     def delete_old(self) -> None:
         log = self._broker.partition(T)
@@ -87,7 +99,7 @@ class Course:
 
     def run(self, event: str = "", *, joins: bool = False) -> list[str]:
         """Archive, or join; return the causes, one where it was killed."""
-        self._thread.event, self._thread.left = event, self._chance.randrange(1, 15)
+        self._run.set(SimpleNamespace(event=event, left=self._chance.randrange(1, 15)))
         opened = OpenSession(OneSlot(), owned=False, lanes=self._chance.choice((1, 3)))  # type: ignore[arg-type]
         flow, path = sides(self._broker), str(self._path)
         try:
@@ -116,7 +128,7 @@ class Course:
         folder = partition_folder(T)
         for manifest in chain_of(self.store, T):
             self.published |= offsets_of(self.store, manifest)
-        for name in self.store.names(folder):
+        for name in self.store.files(folder):
             if name.endswith(".staged"):
                 manifest = FileManifest.parse(self.store.read(f"{folder}/{name}"), name)
                 self.published |= offsets_of(self.store, manifest)
@@ -127,11 +139,18 @@ class Course:
         found = {offset for part in parts for offset in part}
         assert sum(map(len, parts)) == len(found), "a record is there twice"
         assert found >= {*range(log.start, log.end)} | self.published
+        for it in chain:
+            folder, days = it.file.rpartition("/")[0], days_of(self.store, it)
+            assert folder == (date_folder(max(days)) if head_of(self.store).is_dated else "")
         if chain:
             lost = {offset for it in chain for offset in range(it.begins, it.first)}
             assert {*range(chain[0].begins, chain[-1].end)} == found | lost
             assert noted_ranges(self.store, "t")[0][1] == chain[-1].end
-        assert not [it for it in self.store.names(partition_folder(T)) if it.endswith(".staged")]
+        assert not [it for it in self.store.files(partition_folder(T)) if it.endswith(".staged")]
+
+
+def days_of(store: ArchiveStore, manifest: FileManifest) -> set[int]:
+    return {day_of(it.max_timestamp) for it in archived_batches(store, manifest)} or {-1}
 
 
 def offsets_of(store: ArchiveStore, manifest: FileManifest) -> set[int]:
@@ -146,7 +165,14 @@ def offsets_of(store: ArchiveStore, manifest: FileManifest) -> set[int]:
 async def run_course(chance: random.Random, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with FakeBroker(topics={"t": 1}) as broker:
         course = Course(chance, broker, path)
-        for name in ("write", "put_if_absent", "publish", "delete", "replace"):
+        head = ArchiveHead(
+            flow="A->B",
+            source_cluster=broker.cluster.cluster_id,
+            shape=Shape.BATCHES,
+            version=chance.choice((1, VERSION)),
+        )
+        put_or_check(course.store, "manifest.json", head)
+        for name in ("put_if_absent", "publish", "delete", "replace"):
             monkeypatch.setattr(ArchiveStore, name, course.stepped(getattr(ArchiveStore, name)))
         for _ in range(chance.randrange(2, 6)):
             course.append()
@@ -164,9 +190,10 @@ async def run_course(chance: random.Random, path: Path, monkeypatch: pytest.Monk
         course.check()
         assert not await asyncio.to_thread(course.run, joins=True)
         course.check()
-        names = course.store.names(partition_folder(T))
-        for it in chain_of(course.store, T):
-            assert not {*archive_removal.files_within(names, it.first, it.end)} - {it.file}
+        names, chain = course.store.files(partition_folder(T)), chain_of(course.store, T)
+        named = {it.file for it in chain}  # one that has nothing lies within the next one's range
+        for it in chain:
+            assert not {*archive_removal.files_within(names, it.first, it.end)} - named
 
 
 @pytest.mark.fuzz
@@ -183,6 +210,7 @@ async def test_an_archive_has_each_record_once_whatever_happens_to_its_runs(
     monkeypatch.setattr(Admin, "read_topic_configs", no_configs)
     monkeypatch.setattr(dealing, "PART_OFFSETS", 10)
     monkeypatch.setattr(archive, "FILE_BYTES", 200)
+    monkeypatch.setattr(archive, "DATES", 2)
     monkeypatch.setattr(archive_upkeep, "FILE_BYTES", 4_000)
     for module in (archive_upkeep, archive_removal):
         monkeypatch.setattr(module, "each", in_order)  # in the thread that is killed

@@ -66,6 +66,16 @@ class Bucket:
             allow_bucket_creation=True,
         )
 
+    @property
+    def iceberg(self) -> dict[str, str]:
+        """The server, in the settings of a catalog of PyIceberg."""
+        return {
+            "s3.endpoint": f"http://{self.endpoint}",
+            "s3.access-key-id": _KEY,
+            "s3.secret-access-key": _SECRET,
+            "s3.region": "us-east-1",
+        }
+
     def names(self, folder: str) -> list[str]:
         """Return all files below a folder of the bucket."""
         below = fs.FileSelector(f"{_BUCKET}/{folder}", recursive=True, allow_not_found=True)

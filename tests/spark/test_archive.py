@@ -3,17 +3,19 @@
 import asyncio
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, cast
+from typing import Any, Final, cast
 
 import pytest
 import yaml
+from pyarrow import fs
 from typer.testing import CliRunner
 
 from mm2py.clock import SYSTEM_CLOCK, closing
@@ -55,6 +57,7 @@ from tests.integration.traffic import (
 )
 from tests.integration.transactions import kept, write_mixed, write_one
 from tests.spark.backfill_process import BackfillProcess, RestoreProcess, command, taken_over, thaw
+from tests.spark.bucket_server import NEEDS_SERVER, Bucket
 from tests.spark.test_stream import Readers
 from tests.spark.test_verify import differences_of, report_of
 
@@ -187,7 +190,7 @@ def test_a_large_partition_is_archived_in_parts_and_what_a_killed_run_has_of_the
         assert restored(flow, path)["records"] == count
         assert_equal(truth, read(setup.b, flow.remote(topic)))
         return
-    rows = lanes_session.spark.read.parquet(f"{folder}/*.parquet").select("offset").collect()
+    rows = lanes_session.spark.read.parquet(f"{folder}/*/*.parquet").select("offset").collect()
     assert sorted(row["offset"] for row in rows) == truth[0].offsets
 
 
@@ -609,24 +612,34 @@ def test_a_file_or_manifest_that_does_not_match_stops_its_partition_alone(
 
 
 def test_records_are_rows_that_any_parquet_reader_has_and_cannot_be_restored(
-    setup: Setup, lanes_session: OpenSession
+    setup: Setup, lanes_session: OpenSession, capsys: pytest.CaptureFixture[str]
 ) -> None:
     topic = setup.topic("rows")
     flow = setup.flow(topic)
     write(
         setup.a, topic, [Sent(0, b"%d" % n, b"k", [("h", b"x")], OLD_MS + n) for n in range(1_000)]
     )
+    write(setup.a, topic, [Sent(0, b"next day", b"k", (), OLD_MS + 86_400_000)])
     report = archived(lanes_session, flow, topic, setup.folder, Shape.RECORDS)
-    rows = lanes_session.spark.read.parquet(f"{report['path']}/topic={topic}/partition=0/*.parquet")
-    assert rows.count() == 1_000
+    layout = lanes_session.spark.read.option("basePath", str(report["path"]))
+    rows = layout.parquet(f"{report['path']}/topic={topic}/partition=*/date=*")
+    assert rows.count() == 1_001
+    days = rows.groupBy("topic", "partition", "date").count().orderBy("date").collect()
+    first, last = (datetime.fromtimestamp(it / 1_000, UTC).date() for it in (OLD_MS, OLD_MS + 86_400_000))  # fmt: skip
+    assert [tuple(it) for it in days] == [(topic, 0, first, 1_000), (topic, 0, last, 1)]
+    of_last = rows.where(rows.date == last)
+    assert of_last.count() == 1
+    of_last.explain()
+    assert "PartitionFilters: [isnotnull(date" in capsys.readouterr().out
     assert [row["value"] for row in rows.where("offset = 7").collect()] == [b"7"]
     assert "shape records" in str(restored(flow, setup.folder, code=1))
     with pytest.raises(ConfigError, match="shape=records"):
         archived(lanes_session, flow, topic, setup.folder)
 
 
+@pytest.mark.parametrize("place", ["disk", pytest.param("bucket", marks=NEEDS_SERVER)])
 def test_the_program_of_the_page_makes_an_iceberg_table_of_an_archive_and_adds_what_is_new(
-    setup: Setup, lanes_session: OpenSession
+    setup: Setup, lanes_session: OpenSession, place: str
 ) -> None:
     """A file that a killed run has left, which no manifest names, stays out of it; those that were joined are replaced."""
     catalogs = pytest.importorskip("pyiceberg.catalog", reason="pip install 'pyiceberg[pyarrow,sql-sqlite]'")  # fmt: skip
@@ -634,39 +647,60 @@ def test_the_program_of_the_page_makes_an_iceberg_table_of_an_archive_and_adds_w
     flow = setup.flow(topic, {"{source}.consumer.isolation.level": "read_committed"})
     where = {"type": "sql", "uri": f"sqlite:///{home}/catalog.db", "warehouse": f"{home}/tables"}
     (home / "tables").mkdir()
-    (home / ".pyiceberg.yaml").write_text(yaml.safe_dump({"catalog": {"lake": where}}))
     section = PAGE.read_text("utf-8").partition("### An archive as an Iceberg table")[2]
     program = section.partition("```python\n")[2].partition("```")[0]
-    for turn in range(3):
-        write(setup.a, topic, [*old_records(900, 0, turn), *old_records(100, 1, turn)])
-        write_mixed(setup.a, topic, 10, 10, turn=turn)
-        folder = f"{archived(lanes_session, flow, topic, home, Shape.RECORDS)['path']}/topic={topic}"  # fmt: skip
-        if turn == 2:
-            sides, joins = flow_sides(flow.file, flow.name, topic), Upkeep(joins=True)
-            rows = keep_up(sides, str(home), joins, lambda: OpenSession(lanes_session.spark, owned=False))  # fmt: skip
-            assert [it["joined"] for it in rows] == [3, 3]
-        left = next(Path(folder).glob("partition=0/*.parquet"))
-        shutil.copy(left, left.with_suffix(".left.parquet"))
-        for _ in range(2):
-            done = subprocess.run(
-                [sys.executable, "-c", program.replace("/backup/A-B/topic=orders", folder)],
-                check=False,
-                capture_output=True,
-                text=True,
-                env={**os.environ, "HOME": str(home), "PYTHONPATH": os.pathsep.join(sys.path)},
-            )
-            assert done.returncode == 0, done.stderr
-        table = catalogs.load_catalog("lake", **where).load_table("kafka.orders")
-        found = [
-            (row["partition"], row["offset"], row["timestamp"].timestamp(), row["key"], row["value"],
-             tuple((it["key"], it["value"]) for it in row["headers"]))
-            for row in table.scan().to_arrow().to_pylist()
-        ]  # fmt: skip
-        assert sorted(found, key=lambda row: row[:2]) == [
-            (number, offset, it.timestamp_ms / 1_000, it.key, it.value, it.headers)
-            for number, log in sorted(read(setup.a, topic, committed=True).items())
-            for offset, it in zip(log.offsets, log.records, strict=True)
-        ]
+    with ExitStack() as servers:
+        archive = str(home)
+        if place == "bucket":
+            bucket = servers.enter_context(Bucket(home))
+            archive, name = bucket.url("s3", setup.unique("lake")), setup.unique("tables")
+            where |= {"warehouse": f"s3://lake/{name}", **bucket.iceberg}
+        (home / ".pyiceberg.yaml").write_text(yaml.safe_dump({"catalog": {"lake": where}}))
+        for turn in range(3):
+            write(setup.a, topic, [*old_records(900, 0, turn), *old_records(100, 1, turn)])
+            write_mixed(setup.a, topic, 10, 10, turn=turn)
+            path, *options = str(
+                archived(lanes_session, flow, topic, archive, Shape.RECORDS)["path"]
+            ).split("?")
+            folder = "?".join((f"{path}/topic={topic}", *options))
+            if turn == 2:
+                sides, joins = flow_sides(flow.file, flow.name, topic), Upkeep(joins=True)
+                rows = keep_up(sides, archive, joins, lambda: OpenSession(lanes_session.spark, owned=False))  # fmt: skip
+                assert all(int(str(it["joined"])) > 2 for it in rows)
+                assert len(rows) == 2
+            system, root = fs.FileSystem.from_uri(folder)
+            files = system.get_file_info(fs.FileSelector(f"{root}/partition=0", recursive=True))
+            left = next(it.path for it in files if it.path.endswith(".parquet"))
+            with (
+                system.open_input_stream(left) as whole,
+                system.open_output_stream(left.replace(".parquet", ".left.parquet")) as copy,
+            ):
+                copy.write(whole.read())
+            for _ in range(2):
+                done = subprocess.run(
+                    [sys.executable, "-c", program.replace("/backup/A-B/topic=orders", folder)],
+                    check=False,
+                    capture_output=True,
+                    text=True,
+                    env={
+                        **os.environ,
+                        "PYICEBERG_HOME": str(home),
+                        "PYTHONPATH": os.pathsep.join(sys.path),
+                    },
+                )
+                assert done.returncode == 0, done.stderr
+            table = catalogs.load_catalog("lake", **where).load_table("kafka.orders")
+            assert sorted(map(archived_row, table.scan().to_arrow().to_pylist())) == [
+                (number, offset, it.timestamp_ms / 1_000, it.key, it.value, it.headers)
+                for number, log in sorted(read(setup.a, topic, committed=True).items())
+                for offset, it in zip(log.offsets, log.records, strict=True)
+            ]
+
+
+def archived_row(row: Mapping[str, Any]) -> tuple[object, ...]:
+    headers = tuple((it["key"], it["value"]) for it in row["headers"])
+    stamp = row["timestamp"].timestamp()
+    return row["partition"], row["offset"], stamp, row["key"], row["value"], headers
 
 
 def test_a_full_disk_stops_with_what_was_published_and_the_next_run_continues(

@@ -90,7 +90,7 @@ def test_records_are_read_by_others(
     pytest.importorskip("s3fs")
     connection = duckdb.connect()
     connection.register_filesystem(fsspec.filesystem("s3"))
-    files = f"s3://lake/{place}/{flow.source_alias}-{flow.target_alias}/topic={topic}/*/*.parquet"
+    files = f"s3://lake/{place}/{flow.source_alias}-{flow.target_alias}/topic={topic}/*/*/*.parquet"
     query = 'SELECT partition, count(DISTINCT "offset"), count(*) FROM read_parquet(?) GROUP BY 1'
     rows = connection.execute(query, [files]).fetchall()
     assert sorted(rows) == [(0, 1_800, 1_800), (1, 200, 200)]

@@ -50,14 +50,14 @@ def test_what_many_runs_leave_is_one_file_of_each_partition_that_others_read(
         write(setup.a, topic, [*old_records(300, 0, turn), *old_records(50, 1, turn)])
         if turn < RUNS - 1:
             archived(lanes_session, flow, topic, path, Shape.RECORDS)
-    assert len(list(folder.glob("*/*.parquet"))) == 2 * (RUNS - 1)
+    assert len(list(folder.rglob("*.parquet"))) == 2 * (RUNS - 1)
     report = joined(flow, path, Shape.RECORDS)  # adds the last two
     assert report["records"] == 350
     assert [(it["joined"], it["into"], it["cause"]) for it in upkeep_of(report)] == [
         (RUNS, 1, "")
     ] * 2
-    files = sorted(folder.glob("*/*.parquet"))
-    assert [it.parent.name for it in files] == ["partition=0", "partition=1"]
+    files = sorted(folder.rglob("*.parquet"))
+    assert [it.parent.parent.name for it in files] == ["partition=0", "partition=1"]
     truth = rows_of(read(setup.a, topic))
     assert [
         (row["partition"], row["offset"], cast("datetime", row["timestamp"]).timestamp(), row["key"],
@@ -68,7 +68,7 @@ def test_what_many_runs_leave_is_one_file_of_each_partition_that_others_read(
         'SELECT partition, "offset", epoch_us("timestamp") / 1e6, key, value, headers FROM '
         "read_parquet(?, hive_partitioning=false) ORDER BY 1, 2"
     )
-    found = duckdb.execute(query, [f"{folder}/*/*.parquet"]).fetchall()
+    found = duckdb.execute(query, [f"{folder}/*/*/*.parquet"]).fetchall()
     assert [(*row[:5], headers_of(row[5])) for row in found] == truth
     write(setup.a, topic, old_records(100, 0, RUNS))
     again = joined(flow, path, Shape.RECORDS)

@@ -14,19 +14,17 @@ import logging
 import secrets
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, closing
 from dataclasses import dataclass, field
-from hashlib import sha256
+from io import BufferedIOBase
 from typing import Final, NamedTuple, cast, final
-
-import pyarrow as pa
-from pyarrow import parquet
 
 from mm2py.client.connect.admin import Admin, TopicDescription
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.pacing import ByteRate
 from mm2py.errors import (
     ConfigError,
+    FatalError,
     FatalServerError,
     PartitionError,
     ProtocolError,
@@ -34,16 +32,19 @@ from mm2py.errors import (
     ServerError,
 )
 from mm2py.protocol.configs import ConfigEntry
-from mm2py.protocol.record_batch import Codec
 from mm2py.protocol.topics import is_another_topic
 from mm2py.types import EARLIEST, LATEST, FlowName, TopicPartition
+from mm2py_jobs.archive.archive_file import ArchiveFile
 from mm2py_jobs.archive.archive_format import (
-    BATCHES,
+    VERSION,
     ArchivedTopic,
     ArchiveHead,
     FileManifest,
     Shape,
-    batch_row,
+    date_folder,
+    day_of,
+    digest_of,
+    head_of,
     manifests_in,
     note_ranges,
     partition_folder,
@@ -60,24 +61,26 @@ from mm2py_jobs.copy.dealing import DealtWork, ProgressSink, answers_of, offsets
 from mm2py_jobs.copy.leaders import LedPartition
 from mm2py_jobs.copy.rate_desk import part_of_rate
 from mm2py_jobs.flow_sides import FlowSides
-from mm2py_jobs.log.log_batches import LogBatch, records_in
+from mm2py_jobs.log.log_batches import LogBatch
 from mm2py_jobs.log.log_ends import LogEnds, listed_offsets
-from mm2py_jobs.log.mirror_producers import mirror_producers, producer_of
+from mm2py_jobs.log.mirror_producers import mirror_producers
 from mm2py_jobs.log.open_transactions import hanging
 from mm2py_jobs.log.range_reader import OffsetsGoneError, RangeReader
-from mm2py_jobs.spark.record_columns import ARROW_SCHEMA, RecordColumns
 from mm2py_jobs.spark.session import OpenSession, log_without_secrets
 
 log = logging.getLogger(__name__)
 
-FILE_BYTES: Final = 64 * 1024 * 1024
-"""Of a log in one file, which is held in memory while it is written."""
+FILE_BYTES: Final = 256 * 1024 * 1024
+"""Of a log in one file, which is on the local disk of its task while it is written."""
+
+DATES: Final = 100
+"""How many files a run makes of a partition because dates rise; then one for each MiB of log."""
 
 TRIES: Final = 3
 """How often a partition is read that cannot be read now, the others of its lane meanwhile; each try
 lasts ``default.api.timeout.ms``."""
 
-_GROUP_BYTES: Final = 8 * 1024 * 1024
+_MIB: Final = 1024 * 1024
 _ALL: Final = 2**63 - 1
 
 
@@ -169,6 +172,7 @@ def archive_flow(
                 "finds_mirrors": flow.suppresses_loops,
                 "path": root,
                 "shape": shape.value,
+                "is_dated": plan.is_dated,
                 "lost": "",
             }
             size = offsets_of_part(sum(it.size for it in waiting), opened)
@@ -209,8 +213,9 @@ def archive_flow(
 class _ArchivePlan:
     """What is to be archived; why others cannot be (partition -1: the whole topic), and up to where
     they are archived; the ranges of all chains; behind which transactions that hang nothing is
-    archived (``held``)."""
+    archived (``held``); whether files are in folders of their dates."""
 
+    is_dated: bool
     ranges: list[_ArchiveRange] = field(default_factory=list[_ArchiveRange])
     refused: dict[TopicPartition, tuple[int, str]] = field(
         default_factory=dict[TopicPartition, tuple[int, str]]
@@ -225,7 +230,7 @@ async def _plan(
     flow: FlowSides, store: ArchiveStore, shape: Shape, *, writes: bool
 ) -> _ArchivePlan:
     """Return what is to be archived; a topic or partition that cannot be keeps no other from it."""
-    plan = _ArchivePlan()
+    version = head_of(store).version if store.exists("manifest.json") else VERSION
     async with Cluster.of(flow.source, alias=flow.flow.source) as source:
         admin = Admin(source)
         listed = await admin.list_topics()
@@ -233,7 +238,10 @@ async def _plan(
         topics = flow.chosen(listed, hidden)
         described = await admin.describe_topics(topics)
         configs = await admin.read_topic_configs(topics)
-        head = ArchiveHead(flow=str(flow.flow), source_cluster=source.cluster_id, shape=shape)
+        head = ArchiveHead(
+            flow=str(flow.flow), source_cluster=source.cluster_id, shape=shape, version=version
+        )
+        plan = _ArchivePlan(head.is_dated)
         put_or_check(store, "manifest.json", head, writes=writes)
         partitions = [
             TopicPartition(name, partition)
@@ -518,6 +526,7 @@ async def _run_lane(lane: Mapping[str, object]) -> dict[str, object]:
                     shape,
                     _ArchiveRange(*row),
                     finds_mirrors=bool(lane["finds_mirrors"]),
+                    is_dated=bool(lane["is_dated"]),
                     rate=rate,
                 )
                 cause = f"{row[0]}-{row[1]}: {lane['lost']}" if lane.get("lost") else ""
@@ -551,17 +560,19 @@ class _PartitionArchive:
         ranges: _ArchiveRange,
         *,
         finds_mirrors: bool = False,
+        is_dated: bool = True,
         rate: ByteRate | None = None,
     ) -> None:
         self._rate = rate
         self._store, self._shape, self._finds_mirrors = store, shape, finds_mirrors
+        self._is_dated = is_dated
         self._range, self._tp = ranges, ranges.source
         self._end, self._lost_from = ranges.end, ranges.lost_from
         self._from = self._first = ranges.first
         self._lost_at_start, self._lost_to = ranges.lost_from, ranges.first
         self._records = self._bytes = self._files = 0
-        self._waiting: list[LogBatch] = []
-        self._size = 0
+        self._dates = self._log_bytes = 0
+        self._file = ArchiveFile(self._tp, shape, ranges.first, ranges.end)
         self._source: Cluster | None = None
 
     async def run(self, source: Cluster, *, read_committed: bool) -> None:
@@ -581,10 +592,11 @@ class _PartitionArchive:
                 await self._archive(reader)
                 break
             except _TakenError:
-                self._waiting, self._size = [], 0
                 self._continue()
                 if (self._first, self._lost_from) == begins:
                     raise
+            finally:
+                self._file.close()
         if self._range.is_part:
             publish_staged(self._store, self._tp)
 
@@ -604,10 +616,24 @@ class _PartitionArchive:
         async with aclosing(reader.read(self._tp, self._first, self._end)) as pieces:
             async for batches in pieces:
                 for batch in batches:
-                    self._waiting.append(batch)
-                    self._size += len(batch.data)
-                    if self._size >= FILE_BYTES:
+                    if self._is_later(batch):
+                        await self._publish(batch.base_offset)
+                    self._file.add(batch)
+                    if self._file.log_bytes >= FILE_BYTES:
                         await self._publish(batch.last_offset + 1)
+
+    def _is_later(self, batch: LogBatch) -> bool:
+        """Whether a batch begins a file as its date is later than that of the file before it.
+
+        One that is earlier does not, so that dates which alternate make no file each; nor do dates
+        that rise all the time once there are many small files.
+        """
+        file = self._file
+        is_later = file.log_bytes > 0 and day_of(batch.max_timestamp) > file.day
+        if is_later and self._dates < DATES + (self._log_bytes + file.log_bytes) // _MIB:
+            self._dates += 1
+            return True
+        return False
 
     async def _skip(self, gone: OffsetsGoneError) -> bool:
         """Continue where the log begins by now, as the manifest has it; False after the end."""
@@ -617,7 +643,7 @@ class _PartitionArchive:
             await self._publish(gone.offset)
         if self._lost_from < 0:
             self._lost_from = gone.offset
-        self._first = min(gone.log_start, self._end)
+        self._begin(min(gone.log_start, self._end), self._lost_from)
         self._note_lost(self._lost_from, self._first)
         return self._first < self._end
 
@@ -640,14 +666,21 @@ class _PartitionArchive:
         """Begin after what another attempt of this lane has published."""
         begins: int = self._first if self._lost_from < 0 else self._lost_from
         known = manifests_in(self._store, self._tp, begins, self._end)
+        self._begin(self._first, self._lost_from)
         while (manifest := known.get(begins)) is not None:
             self._records += manifest.records
             self._bytes += manifest.size_bytes
             self._files += 1
             if manifest.lost_from >= 0:
                 self._note_lost(manifest.lost_from, manifest.first)
-            begins = self._first = manifest.end
-            self._lost_from = -1
+            begins = manifest.end
+            self._begin(begins, -1)
+
+    def _begin(self, first: int, lost_from: int) -> None:
+        """Begin the next file, with what was lost before it."""
+        self._file.close()
+        self._first, self._lost_from = first, lost_from
+        self._file = ArchiveFile(self._tp, self._shape, first, self._end)
 
     def _note_lost(self, lost_from: int, lost_to: int) -> None:
         if self._lost_at_start < 0:
@@ -670,25 +703,26 @@ class _PartitionArchive:
                 remedy="the archive has what was read before; archive the new topic to another "
                 "folder",
             )
-        batches, self._waiting, self._size = self._waiting, [], 0
-        data, records = self._parquet(batches, end)
-        name = f"{self._first:020d}-{end - 1:020d}.{secrets.token_hex(4)}.parquet"
-        manifest = FileManifest(
-            topic=self._tp.topic,
-            partition=self._tp.partition,
-            first=self._first,
-            end=end,
-            records=records,
-            size_bytes=len(data),
-            file=name,
-            sha256=sha256(data).hexdigest(),
-            lost_from=self._lost_from,
-            mirrors=await self._mirrors(batches) if batches and self._finds_mirrors else (),
-        )
-        path = f"{partition_folder(self._tp)}/{name}"
-        self._store.write(path, data)
-        if not put_manifest(self._store, manifest, staged=self._range.staged):
-            self._store.delete(path)
+        with closing(self._file) as file:
+            data = file.end()
+            size, digest = digest_of(data)
+            name = f"{self._first:020d}-{end - 1:020d}.{secrets.token_hex(4)}.parquet"
+            manifest = FileManifest(
+                topic=self._tp.topic,
+                partition=self._tp.partition,
+                first=self._first,
+                end=end,
+                records=file.records,
+                size_bytes=size,
+                file=f"{date_folder(file.day)}/{name}" if self._is_dated else name,
+                sha256=digest,
+                lost_from=self._lost_from,
+                mirrors=await self._mirrors(file.last_offsets) if self._finds_mirrors else (),
+            )
+            path = f"{partition_folder(self._tp)}/{manifest.file}"
+            # Other parts of the task, such as a fetch, go on while a store takes its time.
+            is_new = await asyncio.to_thread(self._put, path, data, manifest)
+        if not is_new:
             raise _TakenError(
                 f"another run has archived from offset {manifest.begins} on meanwhile",
                 topic=self._tp.topic,
@@ -696,58 +730,33 @@ class _PartitionArchive:
                 offset=manifest.begins,
                 remedy="run the same command again; it continues behind that",
             )
-        self._first, self._lost_from = end, -1
-        self._records += records
-        self._bytes += len(data)
+        self._log_bytes += file.log_bytes
+        self._begin(end, -1)
+        self._records += manifest.records
+        self._bytes += size
         self._files += 1
 
-    async def _mirrors(self, batches: Sequence[LogBatch]) -> list[tuple[int, str, str, int]]:
+    def _put(self, path: str, data: BufferedIOBase, manifest: FileManifest) -> bool:
+        """Write a file, and its manifest; False where another run has archived its range."""
+        try:
+            self._store.replace(path, data)
+        except FatalError as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                return False  # removed while it was written, as what no manifest can name any more
+            raise
+        is_new = put_manifest(self._store, manifest, staged=self._range.staged)
+        if not is_new:
+            self._store.delete(path)
+        return is_new
+
+    async def _mirrors(self, last: Mapping[int, int]) -> Sequence[tuple[int, str, str, int]]:
         """Return which mirrors wrote batches; asked after the reading, as an id is published before
         it writes."""
         assert self._source is not None
-        last = {producer_of(batch): batch.last_offset for batch in batches}
+        if not last:
+            return ()
         return [
             (it.producer_id, it.source, it.source_cluster, last[it.producer_id])
             for it in await mirror_producers(self._source, self._source.clock)
             if it.producer_id in last
         ]
-
-    def _parquet(self, batches: Sequence[LogBatch], end: int) -> tuple[bytes, int]:
-        schema = BATCHES if self._shape is Shape.BATCHES else ARROW_SCHEMA
-        # What is compressed already is not compressed again.
-        plain = self._shape is Shape.RECORDS or not batches or batches[0].codec is Codec.NONE
-        out, records = pa.BufferOutputStream(), 0
-        writer = parquet.ParquetWriter(out, schema, compression="zstd" if plain else "none")
-        if self._shape is Shape.BATCHES:
-            for group in _grouped(batches) if batches else ():
-                writer.write_batch(_batch_rows(group))
-            records = sum(records_in(batch, self._first, end) for batch in batches)
-        else:
-            columns = RecordColumns(self._tp, self._first, end)
-            for batch in batches:
-                for rows in columns.take(batch):
-                    writer.write_batch(rows)
-                    records += rows.num_rows
-            for rows in columns.rest():
-                writer.write_batch(rows)
-                records += rows.num_rows
-        writer.close()
-        return out.getvalue().to_pybytes(), records
-
-
-def _grouped(batches: Sequence[LogBatch]) -> list[list[LogBatch]]:
-    groups: list[list[LogBatch]] = [[]]
-    size = 0
-    for batch in batches:
-        if size >= _GROUP_BYTES:
-            groups.append([])
-            size = 0
-        groups[-1].append(batch)
-        size += len(batch.data)
-    return groups
-
-
-def _batch_rows(batches: Sequence[LogBatch]) -> pa.RecordBatch:
-    columns = zip(*map(batch_row, batches), strict=True)
-    arrays = [pa.array(list(column), BATCHES.field(at).type) for at, column in enumerate(columns)]
-    return pa.RecordBatch.from_arrays(arrays, schema=BATCHES)

@@ -3,24 +3,27 @@ of the shape ``batches``.
 
 Layout below ``<path>/<source>-<target>``: ``manifest.json`` (whose, which shape), per topic
 ``topic=<t>/topic.json`` (id, partitions, configs) and ``ranges.json`` (how far its partitions are),
-per file of a partition ``<first>.json`` beside the Parquet file that it names. The manifests of a
-partition are a chain: each begins where the one before it ended, and has the digest of its file. Of
-those that begin at the same offset, as writers leave them in a store without hard links
-(``<first>.<token>.json``), the widest counts, and the file of another one is removed; one that
-begins inside of it counts from where it ends. Of what is archived ahead of its turn they are
-``<first>.staged`` until the chain has reached them: nobody reads it before that. One that takes the
-place of several (``archive_upkeep``) is there before they are removed; readers that miss one of
-them list the folder again. No I/O but through ``ArchiveStore``.
+per file of a partition ``<first>.json`` in its folder, and the Parquet file that it names in that
+of its date. The manifests of a partition are a chain: each begins where the one before it ended,
+and has the digest of its file. Of those that begin at the same offset, as writers leave them in a
+store without hard links (``<first>.<token>.json``), the widest counts, and the file of another one
+is removed; one that begins inside of it counts from where it ends. Of what is archived ahead of its
+turn they are ``<first>.staged`` until the chain has reached them: nobody reads it before that. One
+that takes the place of several (``archive_upkeep``) is there before they are removed; readers that
+miss one of them list the folder again. No I/O but through ``ArchiveStore``.
 """
 
 import json
+import re
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from datetime import date
 from enum import StrEnum
 from functools import partial
-from hashlib import sha256
+from hashlib import file_digest
+from io import BufferedIOBase
 from itertools import groupby
 from operator import attrgetter
 from typing import Final, Self, TypeVar, cast, final
@@ -32,16 +35,24 @@ from pydantic import TypeAdapter, ValidationError
 from mm2py.errors import ConfigError, FatalError, PartitionError, ProtocolError
 from mm2py.mirror.backfills import NO_END
 from mm2py.types import TopicPartition
-from mm2py_jobs.archive.archive_store import ArchiveStore
+from mm2py_jobs.archive.archive_store import DATE, ArchiveStore
 from mm2py_jobs.log.log_batches import LogBatch, log_batch
 
-VERSION: Final = 1
+VERSION: Final = 2
+_WITHOUT_DATES: Final = 1
+"""Version whose files are all in the folder of their partition, also those that are added."""
 PUBLISHED: Final = "json"
 STAGED: Final = "staged"
 _RANGES: Final = "ranges.json"
 _JOINED: Final = "joined.json"
 _WHOSE: Final = ("version", "flow", "source_cluster", "shape", "topic", "topic_id")
 """Members of a head that are the same in each run of an archive."""
+
+_DAY_MS: Final = 24 * 3_600 * 1_000
+_EPOCH: Final = date(1970, 1, 1).toordinal()
+_NO_DATE: Final = "__HIVE_DEFAULT_PARTITION__"
+"""What Hive, Spark, DuckDB and pyarrow read as null."""
+_FILE: Final = re.compile(rf"(?:{DATE}[\w-]+/)?[^/]+")
 
 T = TypeVar("T")
 
@@ -79,6 +90,11 @@ class ArchiveHead:
     source_cluster: str
     shape: Shape
     version: int = VERSION
+
+    @property
+    def is_dated(self) -> bool:
+        """Whether files are in folders of their dates."""
+        return self.version > _WITHOUT_DATES
 
 
 @final
@@ -142,7 +158,7 @@ class FileManifest:
             first = error.errors(include_url=False)[0]
             where = ".".join(map(str, first["loc"]))
             raise ConfigError(f"{name} is damaged: {where} {first['msg']}") from None
-        if "/" in manifest.file:
+        if not _FILE.fullmatch(manifest.file):
             raise ConfigError(f"{name} is damaged: its file is in another folder")
         return manifest
 
@@ -153,6 +169,18 @@ _MANIFEST: Final = TypeAdapter(FileManifest)
 def partition_folder(tp: TopicPartition) -> str:
     """Return where the files of a partition are."""
     return f"topic={tp.topic}/partition={tp.partition}"
+
+
+def day_of(timestamp_ms: int) -> int:
+    """Return the date of a timestamp in UTC, as days since 1970; -1: it has none, or one after the
+    year 9999, as of a writer that counts microseconds."""
+    day = timestamp_ms // _DAY_MS
+    return day if 0 <= day <= date.max.toordinal() - _EPOCH else -1
+
+
+def date_folder(day: int) -> str:
+    """Return the folder of the files of a date, within that of their partition."""
+    return f"{DATE}{_NO_DATE if day < 0 else date.fromordinal(_EPOCH + day)}"
 
 
 def manifest_stem(tp: TopicPartition, begins: int) -> str:
@@ -172,12 +200,12 @@ def put_manifest(store: ArchiveStore, manifest: FileManifest, *, staged: bool = 
 def settled(store: ArchiveStore, tp: TopicPartition, read: Callable[[list[str]], T]) -> T:
     """Return what ``read`` makes of the names in the folder of a partition; it is called again
     where it fails and other names are there by now: files were joined meanwhile."""
-    names = store.names(partition_folder(tp))
+    names = store.files(partition_folder(tp))
     while True:
         try:
             return read(names)
         except (FatalError, PartitionError):
-            before, names = names, store.names(partition_folder(tp))
+            before, names = names, store.files(partition_folder(tp))
             if names == before:
                 raise
 
@@ -273,7 +301,7 @@ def range_by_names(store: ArchiveStore, tp: TopicPartition) -> tuple[int, int]:
     be read."""
     with suppress(ConfigError, PartitionError):
         return range_of_chain(store, tp) or (0, 0)
-    begun = begun_in(store.names(partition_folder(tp)))
+    begun = begun_in(store.files(partition_folder(tp)))
     return begun[0], begun[-1] + 1
 
 
@@ -291,7 +319,7 @@ def publish_staged(store: ArchiveStore, tp: TopicPartition, log_start: int = -1)
     chain may begin with what is staged if the log has nothing before it any more.
     """
     folder = partition_folder(tp)
-    waiting = [it for it in store.names(folder) if kind_of(it) == STAGED]
+    waiting = [it for it in store.files(folder) if kind_of(it) == STAGED]
     there = range_of_chain(store, tp) if waiting else None
     end = -1 if there is None else there[1]
     if waiting and end < 0 and begins_of(waiting[0]) <= log_start:
@@ -352,12 +380,15 @@ def head_of(store: ArchiveStore) -> ArchiveHead:
     if not store.exists("manifest.json"):
         raise ConfigError(f"{store.path} has no archive: there is no manifest.json")
     members = _members(store.read("manifest.json"), "manifest.json")
-    if members.get("version") != VERSION:
+    if members.get("version") not in {_WITHOUT_DATES, VERSION}:
         raise ConfigError(f"{store.path} has an archive of version {members.get('version')}")
     try:
         shape = Shape(str(members["shape"]))
         return ArchiveHead(
-            flow=str(members["flow"]), source_cluster=str(members["source_cluster"]), shape=shape
+            flow=str(members["flow"]),
+            source_cluster=str(members["source_cluster"]),
+            shape=shape,
+            version=int(str(members["version"])),
         )
     except (KeyError, ValueError) as error:
         raise ConfigError(f"{store.path}: manifest.json is damaged: {error}") from error
@@ -427,7 +458,7 @@ def chain_in(
 def records_ahead(store: ArchiveStore, tp: TopicPartition, end: int) -> int:
     """Return how many records are archived ahead of a chain that ends there, which no restore
     reads."""
-    names = (it for it in store.names(partition_folder(tp)) if kind_of(it) == STAGED)
+    names = (it for it in store.files(partition_folder(tp)) if kind_of(it) == STAGED)
     return sum(manifest_at(store, tp, it).records for it in names if begins_of(it) >= end)
 
 
@@ -494,7 +525,7 @@ def offset_at(store: ArchiveStore, tp: TopicPartition, timestamp: int, until: in
                 f"{partition_folder(tp)}/{manifest.file}", ("base_offset", "max_timestamp")
             )
         except FatalError:
-            if store.names(partition_folder(tp)) != names:
+            if store.files(partition_folder(tp)) != names:
                 raise
             return [manifest.first]  # damaged, which its lane reports
         rows = cast("Sequence[Mapping[str, int]]", columns)
@@ -525,33 +556,42 @@ def batch_row(batch: LogBatch) -> tuple[object, ...]:
     )
 
 
-def whole_file(store: ArchiveStore, manifest: FileManifest) -> bytes:
-    """Return the bytes of a file; ``PartitionError``: they are not those of its manifest."""
+def digest_of(file: BufferedIOBase) -> tuple[int, str]:
+    """Return the size and the SHA-256 of a local file."""
+    file.seek(0)
+    digest = file_digest(file, "sha256").hexdigest()
+    return file.tell(), digest
+
+
+def whole_file(store: ArchiveStore, manifest: FileManifest) -> BufferedIOBase:
+    """Return a file of the local disk with the bytes of an archived one; ``PartitionError``: they
+    are not those of its manifest."""
     tp = TopicPartition(manifest.topic, manifest.partition)
     name = f"{partition_folder(tp)}/{manifest.file}"
-    data = store.read(name)
-    digest = sha256(data).hexdigest()
-    if (len(data), digest) != (manifest.size_bytes, manifest.sha256):
+    file = store.opened(name)
+    size, digest = digest_of(file)
+    if (size, digest) != (manifest.size_bytes, manifest.sha256):
+        file.close()
         raise _damaged(
             manifest,
-            f"{name} has {len(data)} bytes with digest {digest}, its manifest "
+            f"{name} has {size} bytes with digest {digest}, its manifest "
             f"{manifest.size_bytes} with {manifest.sha256}",
         )
-    return data
+    return file
 
 
 def archived_batches(store: ArchiveStore, manifest: FileManifest) -> Iterator[LogBatch]:
-    """Yield the batches of a file whose digest is right; ``PartitionError``: the file or a batch is
-    not what its manifest has."""
-    data = whole_file(store, manifest)
-    if not data:
-        return
-    file = parquet.ParquetFile(pa.BufferReader(data))
-    for group in range(file.num_row_groups):
-        for rows in file.read_row_group(group).to_batches():
-            runs, batches = rows.column("runs").to_pylist(), rows.column("batch").to_pylist()
-            for text, content in zip(runs, batches, strict=True):
-                yield _restored(manifest, str(text), cast("bytes", content))
+    """Yield the batches of a file whose digest is right, a row group in memory at a time;
+    ``PartitionError``: the file or a batch is not what its manifest has."""
+    with whole_file(store, manifest) as opened:
+        if not manifest.size_bytes:
+            return
+        file = parquet.ParquetFile(opened)
+        for group in range(file.num_row_groups):
+            for rows in file.read_row_group(group).to_batches():
+                runs, batches = rows.column("runs").to_pylist(), rows.column("batch").to_pylist()
+                for text, content in zip(runs, batches, strict=True):
+                    yield _restored(manifest, str(text), cast("bytes", content))
 
 
 def _restored(manifest: FileManifest, runs: str, content: bytes) -> LogBatch:

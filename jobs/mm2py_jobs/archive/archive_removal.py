@@ -24,10 +24,10 @@ from mm2py_jobs.archive.archive_format import (
     range_of_chain,
     settled,
 )
-from mm2py_jobs.archive.archive_store import ArchiveStore, each
+from mm2py_jobs.archive.archive_store import DATE, ArchiveStore, each
 
-_FILE: Final = re.compile(r"(\d+)-(\d+)\..*\.parquet")
-_FILE_OR_PART: Final = re.compile(r"(\d+)-(\d+)\..*\.parquet(?:\.\w+\.tmp)?")
+_FILE: Final = re.compile(rf"(?:{DATE}[^/]+/)?(\d+)-(\d+)\..*\.parquet(?:\.\w+\.tmp)?")
+"""Also one that is not whole."""
 JOINED_FILE: Final = ".joined.parquet"
 """How the name of a file ends that was made of others: until its manifest is there it doubles them,
 and only who joins removes it."""
@@ -42,7 +42,7 @@ def remove_unnamed(store: ArchiveStore, tp: TopicPartition) -> None:
     published counts in its place.
     """
     folder = partition_folder(tp)
-    names = [it for it in store.names(folder) if JOINED_FILE not in it]
+    names = [it for it in store.files(folder) if JOINED_FILE not in it]
     doubled: dict[str, tuple[int, int]] = {}
     widest, reach = "", (-1, -1)
     for name in names:
@@ -104,7 +104,7 @@ def files_within(names: Sequence[str], begins: int, end: int) -> list[str]:
 def _files_in(names: Iterable[str]) -> Iterator[tuple[str, int, int]]:
     """Yield the files of a folder, whole or not, with their first and last offset."""
     for name in names:
-        if match := _FILE_OR_PART.fullmatch(name):
+        if match := _FILE.fullmatch(name):
             yield name, int(match[1]), int(match[2])
 
 
@@ -148,7 +148,7 @@ def remove_before(store: ArchiveStore, tp: TopicPartition, end: int) -> None:
         store.delete(f"{folder}/{name}")
     files = {
         name
-        for name, first, last in _files_in(store.names(folder))
+        for name, first, last in _files_in(store.files(folder))
         # A joined file that ends later was left by a killed run, before its manifest.
         if last < end or (first < end and JOINED_FILE in name)
     }

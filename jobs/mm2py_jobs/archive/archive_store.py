@@ -14,10 +14,13 @@ import importlib
 import os
 import re
 import secrets
+import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from io import BufferedIOBase, BytesIO
 from pathlib import Path
 from typing import Final, Protocol, TypeVar, cast, final
 
@@ -25,6 +28,7 @@ from pyarrow import fs, parquet
 
 from mm2py.errors import ConfigError, FatalError
 from mm2py.observability.logging import cause_text
+from mm2py_jobs.verify.open_keys import local_folders
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -41,6 +45,9 @@ _CLAIM: Final = ".claim"
 AGREE_S: Final = 10.0
 """How long a writer waits for one that has put a claim: for a few requests to the store."""
 _TURN_MS: Final = 300
+_PIECE_BYTES: Final = 1024 * 1024
+DATE: Final = "date="
+"""How folders within that of a partition begin."""
 
 Agrees = Callable[[bytes], bool]
 """Whether it does no harm if the writer of a claim, which has these bytes, also writes the file."""
@@ -66,6 +73,11 @@ def each(work: Callable[[T], R], items: Iterable[T]) -> list[R]:
         return list(threads.map(work, items))
     finally:
         threads.shutdown(cancel_futures=True)
+
+
+def local_file() -> BufferedIOBase:
+    """Return a new file without a name on the task's local disk; ``OSError``: it takes none."""
+    return tempfile.TemporaryFile(dir=secrets.choice(local_folders()))
 
 
 @final
@@ -132,10 +144,19 @@ class ArchiveStore:
                 f"archive file {name} below {self.path}: {cause_text(error)}"
             ) from error
 
-    def write(self, name: str, data: bytes) -> None:
-        """Write a file; returns when it is durable, as far as the store allows that.
-        ``FatalError``: it cannot be written; a full disk, for one."""
-        self._guarded(name, lambda: self._write(name, data))
+    def opened(self, name: str) -> BufferedIOBase:
+        """Return a file, or a copy of it on the local disk; ``FatalError``: as ``read``."""
+        try:
+            if self._is_local:
+                return Path(self._at(name)).open("rb")
+            copy = local_file()
+            with self._system.open_input_stream(self._at(name)) as stream:
+                shutil.copyfileobj(stream, copy, _PIECE_BYTES)
+        except self._errors as error:
+            raise FatalError(
+                f"archive file {name} below {self.path}: {cause_text(error)}"
+            ) from error
+        return copy
 
     def put_if_absent(self, name: str, data: bytes, agrees: Agrees = _never) -> bool:
         """Write a file unless there is one of that name; False if there is.
@@ -151,26 +172,39 @@ class ArchiveStore:
         ``<stem>.<token>.<kind>``. ``FatalError``: it cannot be written."""
         return self._guarded(stem, lambda: self._publish(stem, kind, data))
 
-    def replace(self, name: str, data: bytes) -> None:
-        """Write a file in place of the one that is there; a crash may leave none. ``FatalError``:
-        it cannot be written."""
+    def replace(self, name: str, data: bytes | BufferedIOBase) -> None:
+        """Write a file, in place of the one that is there; a crash may leave none. It is seen when
+        it is whole, and durable as far as the store allows that. ``FatalError``: it cannot be
+        written; a full disk, for one."""
         self._guarded(name, lambda: self._replace(name, data))
 
     def names(self, folder: str) -> list[str]:
         """Return the names of the files and folders in a folder, sorted; none if it does not exist.
         ``FatalError``: it cannot be read."""
-        selector = fs.FileSelector(self._at(folder), allow_not_found=True)
+        return sorted(it.base_name for it in self._listed(folder))
+
+    def files(self, folder: str) -> list[str]:
+        """Return the files in a folder and in those of its dates, ``date=<date>/<name>``, sorted by
+        their own names; raises as ``names``."""
+        found: list[tuple[str, str]] = []
+        for it in self._listed(folder, recursive=True):
+            parent, name = it.path.split("/")[-2:]
+            if it.is_file:
+                found.append((name, f"{parent}/{name}" if parent.startswith(DATE) else name))
+        return [path for _, path in sorted(found)]
+
+    def _listed(self, folder: str, *, recursive: bool = False) -> list[fs.FileInfo]:
+        selector = fs.FileSelector(self._at(folder), allow_not_found=True, recursive=recursive)
         try:
             try:
-                found = self._fresh.get_file_info(selector)
+                return self._fresh.get_file_info(selector)
             except NotADirectoryError:
                 # Of a store without folders: its first file was written between two requests.
-                found = self._fresh.get_file_info(selector)
+                return self._fresh.get_file_info(selector)
         except self._errors as error:
             raise FatalError(
                 f"archive folder {folder or '.'} below {self.path}: {cause_text(error)}"
             ) from error
-        return sorted(it.base_name for it in found)
 
     def exists(self, name: str) -> bool:
         """Whether there is such a file."""
@@ -178,9 +212,13 @@ class ArchiveStore:
         return base in self.names(folder)
 
     def delete(self, name: str) -> None:
-        """Remove a file, if it is still there."""
+        """Remove a file, if it is still there; on a local disk the last one of a date with its
+        folder."""
         with suppress(FileNotFoundError):
             self._system.delete_file(self._at(name))
+        if self._is_local and f"/{DATE}" in name:
+            with suppress(OSError):
+                Path(self._at(name)).parent.rmdir()
 
     def _at(self, name: str) -> str:
         return f"{self._root}/{name}" if name else self._root
@@ -199,21 +237,23 @@ class ArchiveStore:
                 "command again",
             ) from error
 
-    def _write(self, name: str, data: bytes) -> None:
-        if not self._is_local:
-            # An object store completes the upload when the stream is closed, and has no file
-            # before.
-            with self._system.open_output_stream(self._at(name)) as stream:
-                stream.write(data)
-            return
-        place = Path(self._at(name))
+    def _write(self, name: str, data: bytes | BufferedIOBase) -> None:
+        source = BytesIO(data) if isinstance(data, bytes) else data
+        source.seek(0)
         try:
-            with place.open("wb") as file:
-                file.write(data)
+            if not self._is_local:
+                # An object store completes the upload when the stream is closed, and has no file
+                # before.
+                with self._system.open_output_stream(self._at(name)) as stream:
+                    shutil.copyfileobj(source, stream, _PIECE_BYTES)
+                return
+            with Path(self._at(name)).open("wb") as file:
+                shutil.copyfileobj(source, file, _PIECE_BYTES)
                 file.flush()
                 os.fsync(file.fileno())
-        except OSError:
-            place.unlink(missing_ok=True)
+        except BaseException:
+            with suppress(*self._errors):  # closed after an error, it may be there in part
+                self.delete(name)
             raise
 
     def _put(self, name: str, data: bytes, agrees: Agrees) -> bool:
@@ -304,7 +344,7 @@ class ArchiveStore:
             Path(self._at(temporary)).unlink()
         return True
 
-    def _replace(self, name: str, data: bytes) -> None:
+    def _replace(self, name: str, data: bytes | BufferedIOBase) -> None:
         if self._is_whole:
             self._write(name, data)
             return

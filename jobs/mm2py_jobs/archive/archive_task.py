@@ -19,7 +19,7 @@ Invariants, tests of the same names:
 
 import asyncio
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import ClassVar, Final, final
 
 from mm2py.api.connector import Connector
@@ -34,10 +34,11 @@ from mm2py.mirror.source_offsets import mirror_source_partition, next_offset
 from mm2py.protocol.record_batch import RecordBatch
 from mm2py.types import TopicPartition
 from mm2py_connectors.mirror_source_config import FlowRate
+from mm2py_jobs.archive.archive_file import GROUP_BYTES
 from mm2py_jobs.archive.archive_format import FileManifest, archived_batches, chain_of
 from mm2py_jobs.archive.archive_store import ArchiveStore
 from mm2py_jobs.copy.archive_order import ARCHIVE, TaskArchive
-from mm2py_jobs.log.log_batches import cut
+from mm2py_jobs.log.log_batches import LogBatch, cut
 
 POLL_S: Final = 0.2
 
@@ -219,7 +220,7 @@ def _check_whole(tp: TopicPartition, chain: Sequence[FileManifest], first: int, 
 
 @final
 class _LaneLog:
-    """One partition's files from a position on, one in memory at a time."""
+    """One partition's files from a position on, one open at a time."""
 
     def __init__(
         self,
@@ -232,6 +233,7 @@ class _LaneLog:
         self.source, self.target, self.end = source, target, end
         self._position = position
         self._files = self._wanted(chain)
+        self._reading: Iterator[LogBatch] | None = None
         self.batches: deque[RecordBatch] = deque()
         self.under_way = 0
         self.target_next = -1
@@ -249,23 +251,30 @@ class _LaneLog:
         return True
 
     def load(self, store: ArchiveStore) -> None:
-        """Read the next file; where it was joined with others meanwhile, the one that has it."""
+        """Read about ``GROUP_BYTES`` of the next file; where it was joined with others before it
+        was opened, of the one that has it."""
         manifest = self._files[0]
-        first = max(self._position, manifest.first)
-        batches: list[RecordBatch] = []
+        first, size = max(self._position, manifest.first), 0
         name = TopicPartition(manifest.topic, manifest.partition)
+        if self._reading is None:
+            self._reading = archived_batches(store, manifest)
         try:
-            for batch in archived_batches(store, manifest):
+            for batch in self._reading:
                 if batch.last_offset >= first and batch.base_offset < self.end:
-                    batches += cut(name, batch, first, self.end)
+                    self.batches.extend(cut(name, batch, first, self.end))
+                    self._position = max(self._position, batch.last_offset + 1)
+                    size += len(batch.data)
+                    if size >= GROUP_BYTES:
+                        return
         except FatalError:
+            self._reading = None
             chain = chain_of(store, name, until=self.end)
             if manifest in chain:
                 raise
             _check_whole(self.source, chain, max(self._position, manifest.first), self.end)
             self._files = self._wanted(chain)
             return
-        self.batches.extend(batches)
+        self._reading = None
         self._files.popleft()
         self._position = max(self._position, manifest.end)
 

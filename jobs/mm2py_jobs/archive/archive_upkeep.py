@@ -17,22 +17,25 @@ Invariants; a kill, a twin, a run of the archive or a reader may be between any 
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from hashlib import sha256
+from io import BufferedIOBase
 from typing import Final, NamedTuple, cast, final
 
-import pyarrow as pa
 from pyarrow import parquet
 
 from mm2py.client.parts import chunks
 from mm2py.errors import ConfigError, FatalError, PartitionError
 from mm2py.types import TopicPartition
 from mm2py_jobs.archive.archive import FILE_BYTES, archive_root
+from mm2py_jobs.archive.archive_file import GroupedRows
 from mm2py_jobs.archive.archive_format import (
     BATCHES,
     FileManifest,
     begun_in,
     chain_in,
+    day_of,
+    digest_of,
     manifest_stem,
     note_joined,
     noted_joined,
@@ -55,10 +58,10 @@ from mm2py_jobs.flow_sides import FlowSides
 from mm2py_jobs.spark.record_columns import ARROW_SCHEMA
 from mm2py_jobs.spark.session import OpenSession
 
-_DAY_MS: Final = 24 * 3_600 * 1_000
-_GROUP_BYTES: Final = 8 * 1024 * 1024
 _AT_ONCE: Final = 16
 """Partitions whose manifests a lane has in memory."""
+_OPENED: Final = 32
+"""Files that a join has open."""
 _STAMPS: Final = {"max_timestamp": 1, "timestamp": 1_000}
 """Columns of either shape with the time of a row, and how many of its units are a ms."""
 _OFFSETS: Final = ("base_offset", "offset")
@@ -184,7 +187,7 @@ def _waiting(flow: FlowSides, store: ArchiveStore, upkeep: Upkeep) -> list[_Wait
     ]
 
     def counted(it: _Waiting) -> _Waiting:
-        names = store.names(partition_folder(TopicPartition(it.topic, it.partition)))
+        names = store.files(partition_folder(TopicPartition(it.topic, it.partition)))
         return it._replace(files=count_from(names, 0 if upkeep.oldest_ms >= 0 else it.since))
 
     return [it for it in each(counted, partitions) if it.files > 1]
@@ -236,19 +239,19 @@ def _groups(
 ) -> list[list[FileManifest]]:
     """Return the files of a chain; neighbours that become one are together.
 
-    A date is that of the latest record so far: dates do not go back. What was lost before a file
-    can only be said at the beginning of one. A manifest that counts from where the one before it
-    ends, as of two runs at once, stays: another one cannot begin there.
+    The date of a file is that of its latest record, and that of a joined one is its first file's:
+    dates do not go back, but where the size of a file ends one. What was lost before a file can
+    only be said at the beginning of one. A manifest that counts from where the one before it ends,
+    as of two runs at once, stays: another one cannot begin there.
     """
     groups: list[list[FileManifest]] = []
-    size, date, newest, is_open, begun = 0, -1, -1, False, {*begun_in(names)}
+    size, day, is_open, begun = 0, -1, False, {*begun_in(names)}
     for manifest in chain:
         footer = footer_of(store, manifest)
-        newest = max(newest, footer.newest)
         size += footer.bytes
         if (
             is_open
-            and newest // _DAY_MS == date
+            and day_of(footer.newest) <= day
             and size <= FILE_BYTES
             and manifest.lost_from < 0
             and (not footer.bytes or footer.first >= manifest.first)
@@ -256,7 +259,7 @@ def _groups(
             groups[-1].append(manifest)
             continue
         groups.append([manifest])
-        size, date, is_open = footer.bytes, newest // _DAY_MS, manifest.begins in begun
+        size, day, is_open = footer.bytes, day_of(footer.newest), manifest.begins in begun
     return groups
 
 
@@ -311,7 +314,7 @@ def _keep_up(store: ArchiveStore, found: _Found) -> None:
             remove_before(store, tp, expired[-1].end if expired else begins)
             found.expired = expired
         chain = [manifest for group in groups for manifest in group]
-        for manifest in crowded(store.names(partition_folder(tp)), chain):
+        for manifest in crowded(store.files(partition_folder(tp)), chain):
             remove_replaced(store, tp, manifest.begins)
         for group in groups:
             if len(group) > 1 and _join(store, tp, group):
@@ -327,19 +330,27 @@ def _join(store: ArchiveStore, tp: TopicPartition, group: Sequence[FileManifest]
     meanwhile."""
     begun = {it.begins for it in group}
     try:
-        data = _joined(each(lambda it: whole_file(store, it), group))
+        data = _joined(store, group)
     except FatalError:
-        if begun.issubset(begun_in(store.names(partition_folder(tp)))):
+        if begun.issubset(begun_in(store.files(partition_folder(tp)))):
             raise
         return False
-    digest = sha256(data).hexdigest()
+    with data:
+        return _put(store, tp, group, data)
+
+
+def _put(
+    store: ArchiveStore, tp: TopicPartition, group: Sequence[FileManifest], data: BufferedIOBase
+) -> bool:
+    size, digest = digest_of(data)
     first, end = group[0].first, group[-1].end
+    folder, slash, _ = group[0].file.rpartition("/")
     manifest = replace(
         group[0],
         end=end,
         records=sum(it.records for it in group),
-        size_bytes=len(data),
-        file=f"{first:020d}-{end - 1:020d}.{digest[:16]}{JOINED_FILE}",
+        size_bytes=size,
+        file=f"{folder}{slash}{first:020d}-{end - 1:020d}.{digest[:16]}{JOINED_FILE}",
         sha256=digest,
         # Of a producer the last offset counts.
         mirrors=[*{it[0]: it for one in group for it in one.mirrors}.values()],
@@ -348,7 +359,7 @@ def _join(store: ArchiveStore, tp: TopicPartition, group: Sequence[FileManifest]
     name = f"{manifest_stem(tp, manifest.begins)}.{digest[:16]}.json"
     if not store.exists(file):
         store.replace(file, data)
-    if not begun.issubset(begun_in(store.names(partition_folder(tp)))):
+    if not {it.begins for it in group}.issubset(begun_in(store.files(partition_folder(tp)))):
         return False
     store.replace(name, manifest.to_bytes())
     if remove_replaced(store, tp, manifest.begins):
@@ -363,24 +374,20 @@ def _join(store: ArchiveStore, tp: TopicPartition, group: Sequence[FileManifest]
     )
 
 
-def _joined(files: Sequence[bytes]) -> bytes:
+def _joined(store: ArchiveStore, group: Sequence[FileManifest]) -> BufferedIOBase:
     """Return the Parquet file of the rows of all."""
-    opened = [parquet.ParquetFile(pa.BufferReader(it)) for it in files]
-    schema = BATCHES if "batch" in opened[0].schema_arrow.names else ARROW_SCHEMA
-    filled = [it.metadata.row_group(0).column(0) for it in opened if it.num_row_groups]
-    packs = any(it.compression == "ZSTD" for it in filled)
-    out = pa.BufferOutputStream()
-    writer = parquet.ParquetWriter(out, schema, compression="zstd" if packs else "none")
-    waiting, size = list[pa.RecordBatch](), 0
-    for file in opened:
-        for number in range(file.num_row_groups):
-            rows = file.read_row_group(number).to_batches()
-            waiting += rows
-            size += sum(it.nbytes for it in rows)
-            if size >= _GROUP_BYTES:
-                writer.write_table(pa.Table.from_batches(waiting).combine_chunks())
-                waiting, size = [], 0
-    if waiting:
-        writer.write_table(pa.Table.from_batches(waiting).combine_chunks())
-    writer.close()
-    return out.getvalue().to_pybytes()
+    out: GroupedRows | None = None
+    for part in chunks(group, _OPENED):
+        with ExitStack() as opened:
+            found = each(lambda it: opened.enter_context(whole_file(store, it)), part)
+            files = [parquet.ParquetFile(it) for it in found]
+            if out is None:
+                schema = BATCHES if "batch" in files[0].schema_arrow.names else ARROW_SCHEMA
+                filled = [it.metadata.row_group(0).column(0) for it in files if it.num_row_groups]
+                out = GroupedRows(schema, packs=any(it.compression == "ZSTD" for it in filled))
+            for file in files:
+                for number in range(file.num_row_groups):
+                    for rows in file.read_row_group(number).to_batches():
+                        out.add(rows)
+    assert out is not None
+    return out.end()

@@ -257,11 +257,11 @@ def test_what_is_staged_is_published_when_the_chain_has_reached_it(tmp_path: Pat
 
     def put(begins: int, end: int, mark: str, *, staged: bool) -> None:
         name, manifest = staged_file(begins, end, mark)
-        store.write(f"{partition_folder(tp)}/{name}", b"x")
+        store.replace(f"{partition_folder(tp)}/{name}", b"x")
         assert put_manifest(store, manifest, staged=staged)
 
     def files() -> list[str]:
-        return [it for it in store.names(partition_folder(tp)) if not it.endswith(".parquet")]
+        return [it for it in store.files(partition_folder(tp)) if not it.endswith(".parquet")]
 
     put(20, 30, "c", staged=True)
     assert publish_staged(store, tp), "where the chain begins is not known yet"
@@ -402,7 +402,7 @@ def test_the_claim_of_a_killed_run_refuses_only_runs_with_other_settings(
     monkeypatch.setattr(os, "link", refused)
     monkeypatch.setattr("mm2py_jobs.archive.archive_store.AGREE_S", -1)
     put_or_check(store, "killed", killed or mine)
-    store.write(claim, store.read("killed") if killed else store.read("killed")[:9])
+    store.replace(claim, store.read("killed") if killed else store.read("killed")[:9])
     if not continues:
         # Of one topic: a plan leaves it out, and archives the others.
         with pytest.raises(ConfigError, match=f"as {claim} says.*remove {claim} below {tmp_path}"):
@@ -429,11 +429,11 @@ def test_of_files_that_two_writers_publish_from_the_same_offset_on_the_widest_st
     ):
         name = f"{begins:020d}-{end - 1:020d}.{mark}.parquet"
         files[name] = stays
-        store.write(f"{partition_folder(T)}/{name}", b"")
+        store.replace(f"{partition_folder(T)}/{name}", b"")
         put_manifest(store, replace(staged_file(begins, end, mark)[1], file=name), staged=staged)
     monkeypatch.setattr(ArchiveStore, "names", names)
     remove_unnamed(store, T)
-    left = [it for it in store.names(partition_folder(T)) if it.endswith(".parquet")]
+    left = [it for it in store.files(partition_folder(T)) if it.endswith(".parquet")]
     assert left == [it for it, stays in files.items() if stays]
     assert [it.end for it in chain_of(store, T)] == [15, 20]
     assert {it.file for it in chain_of(store, T)} <= {*left}
@@ -466,19 +466,21 @@ class Remembering:
     protocol = "sftp"
 
     def __init__(self) -> None:
-        self._listed: dict[str, dict[str, dict[str, object]]] = {}
+        self._listed: dict[tuple[str, bool], dict[str, dict[str, object]]] = {}
         self.moved: list[str] = []
 
     def invalidate_cache(self) -> None:
         self._listed.clear()
 
-    def find(self, folder: str, **_: object) -> dict[str, dict[str, object]]:
-        if folder not in self._listed:
-            self._listed[folder] = {
+    def find(
+        self, folder: str, maxdepth: int | None = 1, **_: object
+    ) -> dict[str, dict[str, object]]:
+        if (folder, is_deep := maxdepth is None) not in self._listed:
+            self._listed[folder, is_deep] = {
                 str(it): {"type": "directory" if it.is_dir() else "file", "size": 1}
-                for it in Path(folder).iterdir()
+                for it in Path(folder).glob("**/*" if is_deep else "*")
             }
-        return self._listed[folder]
+        return self._listed[folder, is_deep]
 
     def isdir(self, path: str) -> bool:
         return Path(path).is_dir()
@@ -560,7 +562,7 @@ def test_a_folder_of_a_bucket_that_another_process_begins_is_read_when_it_is_ask
     (tmp_path / "f").touch()
     store = store_over(Bucket(), tmp_path, monkeypatch)
     assert store.names("") == ["f"]
-    store.write("m", b"1")
+    store.replace("m", b"1")
     assert store.read("m") == b"1"
 
 
@@ -608,7 +610,7 @@ def test_what_another_run_replaces_while_it_is_read_is_read_again(
 def rows_of_files(path: Path) -> list[list[Row]]:
     """Return what a reader of all files of a partition finds, by file."""
     store, folder = store_in(path), partition_folder(T)
-    files = [it for it in store.names(folder) if it.endswith(".parquet")]
+    files = [it for it in store.files(folder) if it.endswith(".parquet")]
     return [store.columns(f"{folder}/{it}", ["offset"]) for it in files]
 
 

@@ -88,7 +88,7 @@ def publish(
     writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=BATCHES))
     writer.close()
     data, name = out.getvalue().to_pybytes(), f"{first}-{end}.parquet"
-    store.write(f"{partition_folder(tp)}/{name}", data)
+    store.replace(f"{partition_folder(tp)}/{name}", data)
     manifest = FileManifest(
         topic=tp.topic,
         partition=tp.partition,
@@ -288,6 +288,7 @@ async def archived(store: ArchiveStore, broker: FakeBroker, end: int) -> dict[st
         "alias": "A",
         "partitions": [("t", 0, 0, end, -1)],
         "finds_mirrors": False,
+        "is_dated": True,
         "read_committed": False,
         "rate": 0,
     }

@@ -56,7 +56,7 @@ DAY_MS: Final = 24 * 3_600_000
 NOON_MS: Final = 20_000 * DAY_MS + DAY_MS // 2
 JOIN: Final = Upkeep(joins=True)
 FLOW: Final = sides(cast("FakeBroker", SimpleNamespace(port=1)))
-STEPS: Final = ("write", "delete", "replace")
+STEPS: Final = ("delete", "replace")
 """Of a store, as an upkeep takes them."""
 Row = dict[str, object]
 
@@ -99,7 +99,7 @@ def a_file(
         lost_from=first + cut - lost if lost else -1,
         mirrors=[(first // 20, "a", "id", first)],
     )
-    store.write(f"{partition_folder(T)}/{manifest.file}", content)
+    store.replace(f"{partition_folder(T)}/{manifest.file}", content)
     assert put_manifest(store, manifest)
     return manifest
 
@@ -135,14 +135,14 @@ def ranges(store: ArchiveStore) -> list[tuple[int, int]]:
 
 
 def files(store: ArchiveStore) -> list[str]:
-    return [it for it in store.names(partition_folder(T)) if ".parquet" in it]
+    return [it for it in store.files(partition_folder(T)) if ".parquet" in it]
 
 
 def assert_tidy(store: ArchiveStore) -> None:
     """Each manifest and file of a partition counts."""
     named = [it.file for it in chain_of(store, T)]
     assert sorted(named) == files(store)
-    assert len(store.names(partition_folder(T))) == 2 * len(named)
+    assert len(store.files(partition_folder(T))) == 2 * len(named)
 
 
 @pytest.mark.parametrize("has_links", [True, False])
@@ -328,7 +328,7 @@ def test_a_part_of_a_file_that_a_killed_join_was_writing_is_removed_by_the_next_
     store = store_in(tmp_path)
     hourly(store)
     name = f"{partition_folder(T)}/{0:020d}-{59:020d}.ab.joined.parquet.cd.tmp"
-    store.write(name, b"PAR1")
+    store.replace(name, b"PAR1")
     kept_up(tmp_path)
     assert_tidy(store)
 
@@ -423,17 +423,17 @@ def test_a_reader_that_listed_the_files_before_they_were_joined_lists_them_again
         "range": lambda: range_of_chain(store, T),
         "offset": lambda: offset_at(store, T, NOON_MS + 3),
     }
-    expected, names, is_joined = read[what](), ArchiveStore.names, False
+    expected, listed_files, is_joined = read[what](), ArchiveStore.files, False
 
     def listed(store: ArchiveStore, folder: str) -> list[str]:
         nonlocal is_joined
-        found = names(store, folder)
+        found = listed_files(store, folder)
         if not is_joined:
             is_joined = True
             kept_up(tmp_path)
         return found
 
-    monkeypatch.setattr(ArchiveStore, "names", listed)
+    monkeypatch.setattr(ArchiveStore, "files", listed)
     assert read[what]() == expected
     assert len(chain_of(store, T)) == 1
 
@@ -444,7 +444,7 @@ def test_a_damaged_file_is_not_joined_and_stops_its_partition_alone(tmp_path: Pa
     file = f"{partition_folder(T)}/{chain_of(store, T)[2].file}"
     data = bytearray(store.read(file))
     data[8] ^= 1
-    store.write(file, bytes(data))
+    store.replace(file, bytes(data))
     (row,) = kept_up(tmp_path)
     assert "its manifest" in str(row["cause"])
     assert len(files(store)) == 6
@@ -492,7 +492,7 @@ def test_a_removal_that_is_killed_at_any_step_leaves_a_chain_without_a_gap(
     store, upkeep = store_in(tmp_path), Upkeep(oldest_ms=5 * DAY_MS)
     aged(store, [1, 2, 3, 9, 9])
     left = f"{partition_folder(T)}/{0:020d}-{39:020d}.ab.joined.parquet"
-    store.write(left, b"of a join that was killed before its manifest")
+    store.replace(left, b"of a join that was killed before its manifest")
     steps.at(step, killed)
     kept_up(tmp_path, upkeep)
     reach = range_of_chain(store, T)
