@@ -117,6 +117,8 @@ def test_a_quota_that_was_lifted_is_not_waited_for(
     client_id = LIMITS[kind].format(source=flow.source_alias, target=flow.target_alias)
     records = [Sent(n % 2, os.urandom(VALUE_BYTES)) for n in range(RECORDS)]
     limited = target if kind == "producer" else source
+    # Before the mirror starts: its first Fetch has enough for a long time.
+    write(source, topic, records, linger_ms=5)
     set_quota(limited, kind, client_id, TINY_RATE)
     with Mirror(flow.file) as mirror:
         mirror.wait_ready()
@@ -125,7 +127,6 @@ def test_a_quota_that_was_lifted_is_not_waited_for(
         def notes() -> str:
             return str(ask(path)[1]["notes"])
 
-        write(source, topic, records, linger_ms=5)
         shown = r"holds back what is (?:written|read); time left: broker 1: (\d+) s"
         until(lambda: re.search(shown, notes()), 90, notes, alive=mirror)
         left = [int(it) for it in re.findall(shown, notes())]
