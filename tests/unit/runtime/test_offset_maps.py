@@ -236,23 +236,22 @@ async def test_a_map_that_the_target_refuses_for_good_holds_no_position_back() -
     maps = TaskOffsetMaps(broken)
     reports: list[str] = []
     maps.on_refusal = reports.append
-    maps.of(ORDERS).add(0, 10, 0)
-    await maps.write()
-    await maps.write()
-    assert "offset map cannot be kept" in reports[0]
-    assert "cleanup.policy of the topic is delete" in reports[0]
+    maps.of(ORDERS).identify(OLD)
     # A position may be below what the map covers by right then: it does not say that a task stored
-    # it (8).
+    # it (8), also of the commit that is refused first.
     store = FakeStore()
     committer = a_committer(store, maps)
-    maps.of(ORDERS).identify(OLD)
-    committer.acknowledged(ORDERS, 9)
-    await committer.commit()
-    assert [*store.written().values()] == [b'{"offset":9}']
+    for last in 9, 19:
+        maps.of(ORDERS).add(last - 9, 10, last - 9)
+        committer.acknowledged(ORDERS, last)
+        assert await committer.commit()
+        assert [*store.writes[-1].values()] == [b'{"offset":%d}' % last]
+    assert "offset map cannot be kept" in reports[0]
+    assert "cleanup.policy of the topic is delete" in reports[0]
     broken.error = None
     await maps.write()
     assert not reports[-1]
-    assert broken.written[0][ORDERS][0].segments == (Segment(0, 10, 0),)
+    assert broken.written[0][ORDERS][0].segments == (Segment(0, 20, 0),)
 
 
 class Copies:
