@@ -278,7 +278,7 @@ async def overwrite_late(
     """
     for pause_s in LATE_S:
         await clock.sleep(pause_s)
-        maps.again(left_out())
+        await answered(maps.again(left_out), "what came late over the offset map is not known")
         committer.write_again(found())
 
 

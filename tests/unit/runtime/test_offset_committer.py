@@ -158,7 +158,7 @@ async def test_invariant_9_positions_and_maps_that_do_not_change_are_written_ove
     await committer.commit()
     assert store.writes[1:] == [{b"idle": b"position", KEY: b'{"offset":10}'}]
     assert stored.keys() == {KEY}
-    maps.again({LEFT_OUT})
+    await maps.again(lambda: {LEFT_OUT})
     assert [maps.of(it).changed for it in (ORDERS, LEFT_OUT)] == [True, False]
 
 

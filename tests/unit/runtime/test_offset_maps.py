@@ -719,6 +719,30 @@ async def test_invariant_8_a_page_of_a_task_that_is_gone_changes_nothing_when_it
         assert await looked_up(partly, *range(18)) == known
 
 
+async def test_invariant_8_the_task_that_runs_writes_over_all_that_came_late_from_one_that_is_gone(
+    topic: MemoryTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before a compaction keeps it in place of the pages that count."""
+    monkeypatch.setattr("mm2py.mirror.offset_map.PAGE_SEGMENTS", 2)
+    former, task = await begun(topic), await begun(topic)
+    for each, records in (former, 5), (task, 9):
+        await each.begin({ORDERS: LogEnd(0, NEW)})
+        add_holes(each, records)
+    late = page_entries({ORDERS: former.of(ORDERS).take()})
+    await task.write()
+    known = await looked_up(topic, *range(17))
+    arrive(topic, late)
+    await task.again(tuple)
+    task.of(ORDERS).add(18, 1, 9)  # meanwhile
+    await task.write()
+    compact(topic)
+    assert await looked_up(topic, *range(19)) == [
+        *known,
+        (Place.NEVER_EXISTED, 9),
+        (Place.COPIED, 9),
+    ]
+
+
 @pytest.mark.parametrize("is_before", [True, False])
 async def test_of_two_tasks_that_begin_with_the_same_page_the_one_that_copies_counts(
     topic: MemoryTopic, *, is_before: bool
