@@ -146,7 +146,8 @@ class Page:
     epoch of the record before ``covered``, -1 unknown. The copies from target offset
     ``producer_from`` on are written with ``producer_id``, -1 for one that is not known; below that
     it is the ``ending_producer`` of one that ends with its process.
-    The topic ids are those of the topics' incarnations, zeros where a cluster has none.
+    The topic ids are those of the topics' incarnations; where a cluster has none, zeros for the
+    source and the ``named_id`` for the target.
     ``start`` is above that of the page that its task began with, 0 unknown: a page of a task that
     is gone may reach the topic after those of its successor (``is_late``).
     """

@@ -47,7 +47,7 @@ from mm2py.mirror.routed_names import SAMPLE
 from mm2py.mirror.shared_copies import OtherMaps
 from mm2py.protocol.error_codes import OFFSET_OUT_OF_RANGE
 from mm2py.protocol.records import Record, decode_batches
-from mm2py.protocol.topics import NO_TOPIC_ID, is_another_topic
+from mm2py.protocol.topics import NO_TOPIC_ID, is_another_topic, named_id
 from mm2py.types import EARLIEST, TopicPartition
 
 log = logging.getLogger(__name__)
@@ -241,7 +241,8 @@ class OffsetMapReader:
             else:
                 # An error (no Describe on the topic, for one) says nothing of the copy, and an
                 # unknown id contradicts nothing.
-                copies[topic] = NO_TOPIC_ID if copy.error is not None else copy.topic_id
+                is_unknown = copy.error is not None
+                copies[topic] = NO_TOPIC_ID if is_unknown else named_id(name, copy.topic_id)
         self._copies = copies
         # The flow back may name its copies by another policy, so "not under this name" is not yet
         # "gone": the id is looked for among all topics.
@@ -289,7 +290,8 @@ class OffsetMapReader:
             return
         there = set[bytes]()
         if ids:  # all topics of a cluster are many
-            there = {it.topic_id for it in (await Admin(self._cluster).list_topics()).values()}
+            topics = await Admin(self._cluster).list_topics()
+            there = {named_id(name, it.topic_id) for name, it in topics.items()}
         self._elsewhere, self._not_here = frozenset(ids & there), ids
 
     def is_elsewhere(self, partition: TopicPartition) -> bool:

@@ -28,7 +28,7 @@ from mm2py.errors import FatalServerError
 from mm2py.mirror.offset_lookup import MapIndex
 from mm2py.observability.logging import some_of
 from mm2py.protocol.records import Record
-from mm2py.protocol.topics import NO_TOPIC_ID
+from mm2py.protocol.topics import NO_TOPIC_ID, named_id
 from mm2py.types import TopicPartition
 
 MOST_AT_ONCE: Final = 10
@@ -77,18 +77,16 @@ class SharedCopies:
                 found = index.of(source)
                 if found is None or not found.has_segments:
                     continue
-                target_id = found.target_id
-                if target_id in _UNKNOWN:  # brokers before 2.8: names that are kept tell
-                    target_id = source.topic.encode()
                 # Ids where there are some: under one name the topic may be another one by now.
-                key = target_id, source.partition
+                key = named_id(source.topic, found.target_id), source.partition
                 self._writers.setdefault(key, []).append((alias, found.source_id))
 
     def sharers(self, copy: TopicPartition, source_id: bytes = b"") -> Sequence[str]:
         """Return the source aliases of other flows whose records are in ``copy``; ``source_id`` is
         that of the flow's own source topic."""
         # Both forms: another flow's map may have been written before the target's brokers had ids.
-        keys = self._ids.get(copy.topic, NO_TOPIC_ID), copy.topic.encode()
+        name = copy.topic
+        keys = {named_id(name, self._ids.get(name)), named_id(name, None)}
         return sorted(
             {
                 alias

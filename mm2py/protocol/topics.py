@@ -8,6 +8,7 @@ decides.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import Final
 
 
@@ -104,13 +105,24 @@ class ProducerIdResult:
 
 NO_TOPIC_ID: Final = bytes(16)
 """Topic id of brokers that have none (``Uuid.ZERO_UUID``)."""
+_BY_NAME: Final = b"by-name\x00"
 
 
 def is_another_topic(known_id: bytes, topic_id: bytes) -> bool:
     """Whether two ids of a topic are of different incarnations (KIP-516), as far as both are known
     (empty: not)."""
-    # Brokers before 2.8, and clusters during the upgrade, have no ids: nothing can be concluded.
-    return known_id != topic_id and not {b"", NO_TOPIC_ID} & {known_id, topic_id}
+    # Brokers before 2.8, and clusters during the upgrade, have no ids: nothing can be concluded, nor
+    # from a name.
+    if {b"", NO_TOPIC_ID} & {known_id, topic_id}:
+        return False
+    is_comparable = known_id.startswith(_BY_NAME) == topic_id.startswith(_BY_NAME)
+    return is_comparable and known_id != topic_id
+
+
+def named_id(topic: str, topic_id: bytes | None) -> bytes:
+    """Return the id of a topic; where its brokers give none, one of its name alone."""
+    known = topic_id if topic_id != NO_TOPIC_ID else None
+    return known or _BY_NAME + blake2b(topic.encode(), digest_size=8).digest()
 
 
 @dataclass(frozen=True, slots=True)

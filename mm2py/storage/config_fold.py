@@ -179,7 +179,11 @@ class ConfigFold:
         if config is None:
             # Compaction has eaten the connector's config
             # and its tombstone: what is left means nothing.
+            before = self._deferred.get(name)
             self._remove(name)
+            # Or a newer config follows: it had these before.
+            if before:
+                self._former[name] = tuple(before.values())
             return None
         deferred = self._deferred.get(name)
         # Compaction keeps the newest record of a key: of an older set of task configs

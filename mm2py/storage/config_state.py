@@ -59,9 +59,10 @@ class ConfigSnapshot:
     commits per connector from 0; ``applied`` holds the connector config in force at the last
     commit. ``commit_offset`` is the one after the newest commit of task configs, of any connector.
     ``beside``: what the last commit gave the tasks of a connector besides; it is in
-    ``task_configs`` too. ``former``: task configs that were in force when a stop removed them.
-    ``unfinished``: connectors whose newest task configs no commit follows;
-    compaction keeps them in place of those of the last commit.
+    ``task_configs`` too. ``former``: task configs that were in force when a stop removed them, or
+    that compaction has left before a newer connector config. ``unfinished``: connectors whose
+    newest task configs no commit follows; compaction keeps them in place of those of the last
+    commit.
     """
 
     offset: int = 0

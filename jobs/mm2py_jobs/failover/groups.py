@@ -49,7 +49,7 @@ from mm2py.mirror.shared_copies import shared_reason
 from mm2py.observability.logging import some_of
 from mm2py.protocol.error_codes import GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, UNKNOWN_MEMBER_ID
 from mm2py.protocol.groups import FetchedOffset, OffsetToCommit
-from mm2py.protocol.topics import is_another_topic
+from mm2py.protocol.topics import is_another_topic, named_id
 from mm2py.types import EARLIEST, ClusterAlias, FlowName, TopicPartition
 from mm2py_jobs.failover.clusters import FailoverClusters
 from mm2py_jobs.failover.flows import stop_record
@@ -586,7 +586,7 @@ class BothMaps:
         )
         return any(
             topic in self._ids[cluster]
-            and is_another_topic(mapped, self._ids[cluster][topic].topic_id)
+            and is_another_topic(mapped, named_id(topic, self._ids[cluster][topic].topic_id))
             for mapped, cluster, topic in sides
         )
 

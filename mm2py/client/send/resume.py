@@ -60,7 +60,7 @@ from mm2py.protocol import error_codes as codes
 from mm2py.protocol import messages
 from mm2py.protocol.fetch import FetchedPartition
 from mm2py.protocol.record_batch import RecordBatch
-from mm2py.protocol.topics import NO_TOPIC_ID, EpochQuery
+from mm2py.protocol.topics import EpochQuery, named_id
 from mm2py.types import NO_PRODUCER_ID, TopicPartition
 
 log = logging.getLogger(__name__)
@@ -440,7 +440,8 @@ class LaneResume:
                 return
 
     def _topic_id(self, lane: SenderLane) -> bytes:
-        return self._cluster.known_topic_id(lane.target.topic) or NO_TOPIC_ID
+        topic = lane.target.topic
+        return named_id(topic, self._cluster.known_topic_id(topic))
 
     # ---- logs
 

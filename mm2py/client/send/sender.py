@@ -41,7 +41,7 @@ from mm2py.protocol import error_codes as codes
 from mm2py.protocol import messages
 from mm2py.protocol.record_batch import CODEC_MASK, Codec, RecordBatch
 from mm2py.protocol.splice import recompress
-from mm2py.protocol.topics import NO_TOPIC_ID
+from mm2py.protocol.topics import named_id
 from mm2py.types import NO_PRODUCER_ID, TopicPartition
 
 log = logging.getLogger(__name__)
@@ -311,11 +311,11 @@ class Sender:
         return await Admin(self._cluster).log_starts(targets)
 
     async def topic_ids(self, topics: Collection[str]) -> Mapping[str, bytes]:
-        """Return the ids of the target's topics, never one of before; a topic that does not exist,
-        or may not be described, is left out."""
+        """Return the ``named_id`` of the target's topics, never one of before; a topic that does
+        not exist, or may not be described, is left out."""
         described = await Admin(self._cluster).describe_topics(topics)
         return {
-            topic: self._cluster.known_topic_id(topic) or NO_TOPIC_ID
+            topic: named_id(topic, self._cluster.known_topic_id(topic))
             for topic, it in described.items()
             if it.error is None
         }

@@ -158,25 +158,26 @@ class OffsetCommitter:
             # A map may have changed without a position, as by a loss on the target.
             if not taken and not self._maps.changed and again is None:
                 return True
-            # Without a map that covers it a position may be lower than an old one by right: it must
-            # not look like a late one (invariant 11 of the map).
-            is_mapped = not self._maps.is_refused
-            ids = {it: self._ids[it] if is_mapped else NO_TOPIC_ID for it in taken}
-            offsets = {
-                it: {**self._source_offset(it, position), **_tied(position, ids[it])}
-                for it, position in taken.items()
-            }
+            # Before ``_maps.write``: a topic may begin anew meanwhile.
+            ids = {it: self._ids[it] for it in taken}
+            offsets = {it: self._source_offset(it, position) for it, position in taken.items()}
             epochs = {it: committed_epoch(at) for it, at in offsets.items()}
-            # Before ``_maps.write``, which puts position and epoch into the pages.
+            # It puts position and epoch into the pages.
             self._maps.taken(taken, epochs, with_maps=self._timeout_s is None)
-            written, values = False, self._encoded(offsets)
-            new = self._new(values, again)
+            written, values = False, dict[TopicPartition, bytes | None]()
             try:
                 async with asyncio.timeout(self._timeout_s):
                     # What was acknowledged by now is in the maps: a position is taken after its
                     # runs were noted.
                     await self._maps.write()
-                    if new:
+                    # Without a map that covers it a position may be lower than an old one by
+                    # right: it must not look like a late one (invariant 11 of the map).
+                    if self._maps.is_refused:
+                        ids = dict.fromkeys(ids, NO_TOPIC_ID)
+                    values = self._encoded(
+                        {it: {**at, **_tied(taken[it], ids[it])} for it, at in offsets.items()}
+                    )
+                    if new := self._new(values, again):
                         await self._store.set(new)
                 written = True
             except (Mm2pyError, TimeoutError) as error:
@@ -277,7 +278,7 @@ async def overwrite_late(
     """
     for pause_s in LATE_S:
         await clock.sleep(pause_s)
-        maps.again(left_out())
+        await answered(maps.again(left_out), "what came late over the offset map is not known")
         committer.write_again(found())
 
 

@@ -575,11 +575,28 @@ class TaskOffsetMaps:
             if self._shares_targets and partition_map.changed:
                 partition_map.writes_to(partition_map.target_id, NO_PRODUCER_ID, -1)
 
-    def again(self, left_out: Collection[TopicPartition]) -> None:
-        """Let the next write include the open page of every partition but of those (8)."""
-        for partition in self._loaded.difference(left_out):
-            if not self.of(partition).is_empty:
-                self.of(partition).again()
+    async def again(self, left_out: Callable[[], Collection[TopicPartition]]) -> None:
+        """Let the next write include the open page of every partition but of those, after what a
+        late page has replaced (8); ``RetriableError``: that is not known now."""
+        stored: Mapping[TopicPartition, StoredMap] = {}
+        # Nothing is written meanwhile: a page that was read is as the map has it.
+        async with self._turn:
+            before = dict(self._maps)
+            try:
+                # In a transaction the read would wait for the commit, which waits for the turn.
+                if not self._in_transactions:
+                    stored = await self._stored(self._loaded) or {}
+            finally:
+                for partition in self._loaded.difference(left_out()):
+                    partition_map = self.of(partition)
+                    if partition_map.is_empty:
+                        continue
+                    partition_map.again()
+                    older = stored[partition].replaced[:-1] if partition in stored else ()
+                    # It may have been taken back from another process meanwhile (``load``).
+                    if older and before.get(partition) is partition_map:
+                        waits = self._unwritten.get(partition, [])
+                        self._unwritten[partition] = _joined(older, waits)
 
     async def settle(self, flushed: Collection[TopicPartition] = ()) -> None:
         """Write the positions that this task stored last into their maps, at its end: any other

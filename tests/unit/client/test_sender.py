@@ -18,6 +18,7 @@ from mm2py.client.send.resume import LaneResume
 from mm2py.client.send.tail import LaneTail
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.errors import PartitionError, RetriableError
+from mm2py.mirror.offset_map import TargetLoss
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol.batch_stage import sign
 from mm2py.protocol.produce import acknowledgements
@@ -589,3 +590,29 @@ async def test_a_tail_that_is_gone_is_no_doubt_where_all_of_it_was_aborted(
         # A marker after them fences the lane's producer.
         assert (await resume.compare(lane, tail)).log_end == broker.partition(FIRST).end
     assert owner.doubts == doubts
+
+
+async def test_copies_under_a_former_name_count_for_no_other_topic_also_where_brokers_give_no_ids() -> (
+    None
+):
+    losses: list[TargetLoss] = []
+    owner, maps = Owner(), TaskOffsetMaps(NoMapStore())
+    maps.on_loss = lambda _partition, loss: losses.append(loss)
+    topics = {FIRST.topic: 1, OTHER.topic: 1}
+    async with FakeBroker(topics=topics) as broker, connected_to(broker) as cluster:
+        for topic in topics:
+            broker.cluster.topics[topic].topic_id = NO_TOPIC_ID
+        broker.append(OTHER, signed(b"0", b"1", b"2", b"3", b"4"))
+        for copy in FIRST, FIRST, OTHER:  # the replication policy is another one then
+            lane = SenderLane(copy, producer_id=9, epoch=0, max_in_flight=5, transactional=False)
+            lane.offer(SOURCE, [to_send([b"3"])])
+            resume = LaneResume(cluster, maps, clock=SYSTEM_CLOCK, owner=cast("LaneOwner", owner))
+            await cluster.metadata([copy.topic])
+            ends = await Admin(cluster).list_offsets({copy: LATEST})
+            found = (await resume.look(broker.node_id, [lane], ends))[lane]
+            if isinstance(found, LaneTail):
+                await resume.compare(lane, found)
+            if not broker.log(FIRST):
+                maps.of(SOURCE).add(0, 3, 0)
+                broker.append(FIRST, signed(b"0", b"1", b"2"))
+    assert losses == [TargetLoss(0, 2, 0, 2)]

@@ -68,6 +68,8 @@ from mm2py.protocol.topics import (
     PartitionOutcome,
     ProducerIdResult,
     TopicMetadata,
+    is_another_topic,
+    named_id,
 )
 from mm2py.types import TopicPartition
 from tests.unit.protocol.schema_library import answered, asked, body, in_every_version
@@ -575,3 +577,20 @@ def test_a_broker_that_asks_for_a_weak_or_an_endless_proof_gets_none(count: byte
     nonce = exchange.message().rpartition(b"r=")[2]
     with pytest.raises(AuthenticationError, match="SCRAM iterations, 4096 to 1000000"):
         exchange.take(b"r=" + nonce + b"more,s=c2FsdA==,i=" + count)
+
+
+@pytest.mark.parametrize(
+    ("known", "now", "is_another"),
+    [
+        (named_id("a", None), named_id("b", NO_TOPIC_ID), True),
+        (named_id("a", None), named_id("a", NO_TOPIC_ID), False),
+        (named_id("a", None), named_id("b", ID), False),  # the brokers were upgraded
+        (named_id("a", None), NO_TOPIC_ID, False),
+        (named_id("a", ID), named_id("b", ID), False),
+    ],
+)
+def test_a_topic_of_brokers_without_ids_is_another_one_by_its_name_alone(
+    known: bytes, now: bytes, *, is_another: bool
+) -> None:
+    assert is_another_topic(known, now) is is_another_topic(now, known) is is_another
+    assert len(known) == len(NO_TOPIC_ID)

@@ -158,7 +158,7 @@ async def test_invariant_9_positions_and_maps_that_do_not_change_are_written_ove
     await committer.commit()
     assert store.writes[1:] == [{b"idle": b"position", KEY: b'{"offset":10}'}]
     assert stored.keys() == {KEY}
-    maps.again({LEFT_OUT})
+    await maps.again(lambda: {LEFT_OUT})
     assert [maps.of(it).changed for it in (ORDERS, LEFT_OUT)] == [True, False]
 
 
@@ -232,6 +232,25 @@ async def test_invariant_7_a_position_is_stored_with_the_id_of_the_topic_it_is_i
     assert await committer.commit()
     assert store.written() == {KEY: b'{"offset":2,"topic_id":"%s@2"}' % NEW.hex().encode()}
     assert noted == [OLD, NEW]
+
+
+async def test_invariant_7_a_topic_that_begins_anew_while_maps_are_written_is_not_of_the_position() -> (
+    None
+):
+    store, maps = FakeStore(), TaskOffsetMaps(NoMapStore())
+    committer = a_committer(store, maps)
+    maps.identify(ORDERS, OLD)
+    maps.of(ORDERS).add(0, 10, 0)
+    committer.acknowledged(ORDERS, 9)
+
+    def begin_anew(_: str) -> None:
+        maps.note_gap(SourceGap(ORDERS, 10, 9, "recreated", "", NEW))
+        maps.of(ORDERS).add(0, 3, 10)
+        committer.acknowledged(ORDERS, 2)
+
+    maps.on_refusal = begin_anew  # called with an empty text when they were written
+    assert await committer.commit()
+    assert store.written() == {KEY: b'{"offset":9,"topic_id":"%s@9"}' % OLD.hex().encode()}
 
 
 @pytest.mark.parametrize("passed", [0, 3])

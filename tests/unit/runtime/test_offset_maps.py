@@ -236,23 +236,22 @@ async def test_a_map_that_the_target_refuses_for_good_holds_no_position_back() -
     maps = TaskOffsetMaps(broken)
     reports: list[str] = []
     maps.on_refusal = reports.append
-    maps.of(ORDERS).add(0, 10, 0)
-    await maps.write()
-    await maps.write()
-    assert "offset map cannot be kept" in reports[0]
-    assert "cleanup.policy of the topic is delete" in reports[0]
+    maps.of(ORDERS).identify(OLD)
     # A position may be below what the map covers by right then: it does not say that a task stored
-    # it (8).
+    # it (8), also of the commit that is refused first.
     store = FakeStore()
     committer = a_committer(store, maps)
-    maps.of(ORDERS).identify(OLD)
-    committer.acknowledged(ORDERS, 9)
-    await committer.commit()
-    assert [*store.written().values()] == [b'{"offset":9}']
+    for last in 9, 19:
+        maps.of(ORDERS).add(last - 9, 10, last - 9)
+        committer.acknowledged(ORDERS, last)
+        assert await committer.commit()
+        assert [*store.writes[-1].values()] == [b'{"offset":%d}' % last]
+    assert "offset map cannot be kept" in reports[0]
+    assert "cleanup.policy of the topic is delete" in reports[0]
     broken.error = None
     await maps.write()
     assert not reports[-1]
-    assert broken.written[0][ORDERS][0].segments == (Segment(0, 10, 0),)
+    assert broken.written[0][ORDERS][0].segments == (Segment(0, 20, 0),)
 
 
 class Copies:
@@ -718,6 +717,30 @@ async def test_invariant_8_a_page_of_a_task_that_is_gone_changes_nothing_when_it
         await (await begun(partly, 17)).write()
         compact(partly)
         assert await looked_up(partly, *range(18)) == known
+
+
+async def test_invariant_8_the_task_that_runs_writes_over_all_that_came_late_from_one_that_is_gone(
+    topic: MemoryTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before a compaction keeps it in place of the pages that count."""
+    monkeypatch.setattr("mm2py.mirror.offset_map.PAGE_SEGMENTS", 2)
+    former, task = await begun(topic), await begun(topic)
+    for each, records in (former, 5), (task, 9):
+        await each.begin({ORDERS: LogEnd(0, NEW)})
+        add_holes(each, records)
+    late = page_entries({ORDERS: former.of(ORDERS).take()})
+    await task.write()
+    known = await looked_up(topic, *range(17))
+    arrive(topic, late)
+    await task.again(tuple)
+    task.of(ORDERS).add(18, 1, 9)  # meanwhile
+    await task.write()
+    compact(topic)
+    assert await looked_up(topic, *range(19)) == [
+        *known,
+        (Place.NEVER_EXISTED, 9),
+        (Place.COPIED, 9),
+    ]
 
 
 @pytest.mark.parametrize("is_before", [True, False])

@@ -240,8 +240,10 @@ def test_what_tasks_are_told_besides_is_in_the_commit_and_counts_as_theirs() -> 
 
 def test_what_a_stop_removed_is_known_until_other_tasks_are_in_force() -> None:
     stopped = (PUT, task(0), Commit("c", 1), Commit("c", 0))
-    # Of the second one the cleaner has left the newest commit.
-    for records in (stopped, (PUT, task(0), Commit("c", 0)), (*stopped, Commit("c", 0))):
+    # Of the second one the cleaner has left the newest commit, of the third one the config that was
+    # put after it.
+    compacted = (PUT, task(0), Commit("c", 0)), (task(0), Commit("c", 0), PUT)
+    for records in (stopped, *compacted, (*stopped, Commit("c", 0))):
         assert fold(*records)[0].former == {"c": ({"v": "1"},)}
     assert fold(*stopped, task(0, "2"), Commit("c", 1))[0].former == {}
     assert fold(*stopped, ConnectorPut("c", None))[0].former == {}
