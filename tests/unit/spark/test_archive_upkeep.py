@@ -485,6 +485,16 @@ def test_the_first_files_are_removed_whose_records_are_all_too_old(
     assert_tidy(store)
 
 
+def test_a_first_file_without_records_keeps_none_of_those_behind_it(tmp_path: Path) -> None:
+    """As of a log that was empty when it was archived, after some was lost."""
+    store = store_in(tmp_path)
+    for first, stamps in ((0, []), (5, [DAY_MS]), (10, [9 * DAY_MS])):
+        a_file(store, first, stamps)
+    (row,) = kept_up(tmp_path, Upkeep(oldest_ms=5 * DAY_MS))
+    assert (row["removed"], range_of_chain(store, T)) == (2, (10, 15))
+    assert_tidy(store)
+
+
 @pytest.mark.parametrize("step", range(1, 7))
 def test_a_removal_that_is_killed_at_any_step_leaves_a_chain_without_a_gap(
     tmp_path: Path, steps: Steps, step: int
