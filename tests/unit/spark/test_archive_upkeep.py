@@ -155,7 +155,7 @@ async def test_many_runs_leave_one_file_of_a_date_with_the_same_rows_and_the_nex
 
     def rows() -> list[Row]:
         folder = tmp_path / "A-B" / partition_folder(T)
-        return [row for it in sorted(folder.glob("*.parquet")) for row in rows_in(it)]
+        return [row for it in sorted(folder.rglob("*.parquet")) for row in rows_in(it)]
 
     async with FakeBroker(topics={"t": 1}) as broker:
         store = store_in(tmp_path)
