@@ -282,9 +282,10 @@ class ArchiveStore:
                 os.fsync(file.fileno())
         except BaseException:
             with suppress(FatalError, *self._errors):
-                # Closed after an error, it may be there in part; whole, it is what a twin has
-                # written, or was there before.
-                if (self._fresh.get_file_info(self._at(name)).size or 0) < size:
+                # Closed after an error, it may be there in part; whole, and under its own name, it
+                # is what a twin has written.
+                there = self._fresh.get_file_info(self._at(name)).size if self._is_whole else None
+                if there is None or there < size:
                     self.delete(name)
             raise
 

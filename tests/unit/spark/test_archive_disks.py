@@ -14,7 +14,6 @@ from mm2py.testing.contexts import FakeTaskContext
 from mm2py.testing.task_contract import ended
 from mm2py_jobs.archive import archive_file, archive_store, archive_task
 from mm2py_jobs.archive.archive_format import Shape, partition_folder
-from mm2py_jobs.archive.archive_store import ArchiveStore
 from mm2py_jobs.archive.archive_task import ArchiveTask
 from mm2py_jobs.archive.archive_upkeep import Upkeep, keep_up
 from mm2py_jobs.copy.archive_order import ArchivedCopy, TaskArchive
@@ -89,15 +88,15 @@ async def test_a_date_whose_folder_another_run_removes_is_archived(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between the moment that it is there for the file, and the file."""
-    written, removed = ArchiveStore._write, list[str]()
+    opened, removed = Path.open, list[Path]()
 
-    def write_later(store: ArchiveStore, name: str, data: bytes | BufferedIOBase) -> None:
-        if FIRST in name and len(removed) < 3:
-            Path(store.path, name).parent.rmdir()
-            removed.append(name)
-        written(store, name, data)
+    def open_later(path: Path, mode: str = "r") -> object:
+        if path.parent.name == FIRST and mode == "wb" and len(removed) < 3:
+            path.parent.rmdir()
+            removed.append(path)
+        return opened(path, mode)
 
-    monkeypatch.setattr(ArchiveStore, "_write", write_later)
+    monkeypatch.setattr(Path, "open", open_later)
     async with FakeBroker(topics={"t": 1}) as broker:
         write(broker, [N] * 2)
         row = (await archived(broker, tmp_path))["t-0"]
@@ -194,7 +193,26 @@ def test_a_file_that_a_twin_has_written_outlives_a_failed_attempt_to_write_it(
     system = Bucket()
     store = store_over(system, tmp_path, monkeypatch)
     store.replace("m.json", b"joined")
-    monkeypatch.setattr(system, "open", lambda _path, mode: Refusing())
+
+    def refusing(_path: str, mode: str) -> BytesIO:
+        assert mode == "wb"
+        return Refusing()
+
+    monkeypatch.setattr(system, "open", refusing)
     with pytest.raises(FatalError, match="slow down"):
         store.replace("m.json", b"joined")
     assert (tmp_path / "m.json").read_bytes() == b"joined"
+
+
+def test_of_a_file_that_a_disk_takes_and_then_refuses_nothing_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As NFS answers, on which a full disk is noticed at the end."""
+
+    def refused(_number: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", refused)
+    with pytest.raises(FatalError, match=rf"below {tmp_path}/A-B: .*No space left on device"):
+        store_in(tmp_path).replace("m.json", b"whole")
+    assert [it for it in tmp_path.rglob("*") if it.is_file()] == []
