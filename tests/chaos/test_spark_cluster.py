@@ -361,7 +361,7 @@ def archived_digests(folder: Path) -> dict[int, Digest]:
     found: dict[int, Digest] = {}
     for part in folder.glob("partition=*"):
         content, count, end = hashlib.blake2b(digest_size=16), 0, 0
-        for file in sorted(part.glob("*.parquet"), key=lambda it: int(it.name.partition("-")[0])):
+        for file in sorted(part.rglob("*.parquet"), key=lambda it: int(it.name.partition("-")[0])):
             source = parquet.ParquetFile(pa.BufferReader(file.read_bytes()))
             for row in source.read(("offset", "timestamp", "key", "value", "headers")).to_pylist():
                 stamp, headers = cast("datetime", row["timestamp"]), cast("Headers", row["headers"])

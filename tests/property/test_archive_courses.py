@@ -87,7 +87,7 @@ class Course:
 
     def append(self) -> None:
         for _ in range(self._chance.randrange(12)):
-            stamp = self._chance.choice((-1, NOON_MS, NOON_MS + DAY_MS))
+            stamp = self._chance.choice((-1, NOON_MS * 1_000, NOON_MS, NOON_MS + DAY_MS))
             records = [NewRecord(b"k", b"%d" % it, (), stamp) for it in range(RECORDS)]
             self._broker.append(T, bytes(encode_batch(records)))
 

@@ -481,7 +481,7 @@ def _note_ranges(
         try:
             remove_unnamed(store, tp)
             return range_of_chain(store, tp)
-        except (ConfigError, PartitionError) as error:
+        except (ConfigError, FatalError, PartitionError) as error:
             log.warning("files of a partition are not looked at partition=%s cause=%s", tp, error)
             return plan.chains.get(tp)
 

@@ -6,39 +6,23 @@ without a name, which the system frees however the process ends -> ``ArchiveStor
 its end, its date and its digest are known.
 """
 
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import suppress
 from io import BufferedIOBase
 from typing import Final, final
 
 import pyarrow as pa
 from pyarrow import parquet
 
-from mm2py.errors import FatalError
-from mm2py.observability.logging import cause_text
 from mm2py.protocol.record_batch import Codec
 from mm2py.types import TopicPartition
 from mm2py_jobs.archive.archive_format import BATCHES, Shape, batch_row, day_of
-from mm2py_jobs.archive.archive_store import local_file
+from mm2py_jobs.archive.archive_store import local_file, on_local_disk
 from mm2py_jobs.log.log_batches import LogBatch, records_in
 from mm2py_jobs.log.mirror_producers import producer_of
 from mm2py_jobs.spark.record_columns import ARROW_SCHEMA, RecordColumns
-from mm2py_jobs.verify.open_keys import local_folders
 
 GROUP_BYTES: Final = 8 * 1024 * 1024
-
-
-@contextmanager
-def _on_local_disk() -> Generator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise FatalError(
-            f"a file of the archive cannot be written below {', '.join(local_folders())}: "
-            f"{cause_text(error)}",
-            remedy="what was published before is complete; make room there, or let spark.local.dir "
-            "name another disk, and run the same command again",
-        ) from error
 
 
 @final
@@ -47,7 +31,7 @@ class GroupedRows:
     disk takes no more."""
 
     def __init__(self, schema: pa.Schema, *, packs: bool) -> None:
-        with _on_local_disk():
+        with on_local_disk():
             self.file: Final = local_file()
         codec = "zstd" if packs else "none"
         self._writer = parquet.ParquetWriter(self.file, schema, compression=codec)
@@ -63,15 +47,21 @@ class GroupedRows:
     def end(self) -> BufferedIOBase:
         """Return the whole file."""
         self._flush()
-        with _on_local_disk():
+        with on_local_disk():
             self._writer.close()
             self.file.flush()
         return self.file
 
+    def close(self) -> None:
+        """Free the disk."""
+        self._writer.is_open = False  # its finalizer would write to the closed file
+        with suppress(OSError):  # of what a full disk has not taken
+            self.file.close()
+
     def _flush(self) -> None:
         waiting, self._waiting, self._size = self._waiting, [], 0
         if waiting:
-            with _on_local_disk():
+            with on_local_disk():
                 self._writer.write_table(pa.Table.from_batches(waiting).combine_chunks())
 
 
@@ -127,7 +117,7 @@ class ArchiveFile:
     def close(self) -> None:
         """Free the disk; may be called again."""
         if self._out is not None:
-            self._out.file.close()
+            self._out.close()
 
     def _opened(self, *, packs: bool) -> GroupedRows:
         if self._out is None:

@@ -566,10 +566,10 @@ def digest_of(file: BufferedIOBase) -> tuple[int, str]:
 def whole_file(store: ArchiveStore, manifest: FileManifest) -> BufferedIOBase:
     """Return a file of the local disk with the bytes of an archived one; ``PartitionError``: they
     are not those of its manifest."""
-    tp = TopicPartition(manifest.topic, manifest.partition)
-    name = f"{partition_folder(tp)}/{manifest.file}"
+    name = _path_of(manifest)
     file = store.opened(name)
-    size, digest = digest_of(file)
+    with store.reading(name):
+        size, digest = digest_of(file)
     if (size, digest) != (manifest.size_bytes, manifest.sha256):
         file.close()
         raise _damaged(
@@ -586,12 +586,26 @@ def archived_batches(store: ArchiveStore, manifest: FileManifest) -> Iterator[Lo
     with whole_file(store, manifest) as opened:
         if not manifest.size_bytes:
             return
-        file = parquet.ParquetFile(opened)
-        for group in range(file.num_row_groups):
-            for rows in file.read_row_group(group).to_batches():
-                runs, batches = rows.column("runs").to_pylist(), rows.column("batch").to_pylist()
-                for text, content in zip(runs, batches, strict=True):
-                    yield _restored(manifest, str(text), cast("bytes", content))
+        for rows in rows_of(store, manifest, parquet.ParquetFile(opened)):
+            runs, batches = rows.column("runs").to_pylist(), rows.column("batch").to_pylist()
+            for text, content in zip(runs, batches, strict=True):
+                yield _restored(manifest, str(text), cast("bytes", content))
+
+
+def rows_of(
+    store: ArchiveStore, manifest: FileManifest, file: parquet.ParquetFile
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a file, a row group in memory at a time; ``FatalError``: they cannot be
+    read, as on NFS when another machine has removed the file."""
+    for number in range(file.num_row_groups):
+        with store.reading(_path_of(manifest)):
+            found = file.read_row_group(number).to_batches()
+        yield from found
+
+
+def _path_of(manifest: FileManifest) -> str:
+    tp = TopicPartition(manifest.topic, manifest.partition)
+    return f"{partition_folder(tp)}/{manifest.file}"
 
 
 def _restored(manifest: FileManifest, runs: str, content: bytes) -> LogBatch:

@@ -26,7 +26,7 @@ from mm2py_jobs.archive.archive_format import (
 )
 from mm2py_jobs.archive.archive_store import DATE, ArchiveStore, each
 
-_FILE: Final = re.compile(rf"(?:{DATE}[^/]+/)?(\d+)-(\d+)\..*\.parquet(?:\.\w+\.tmp)?")
+_FILE: Final = re.compile(rf"(?:{DATE}[^/]+/)?\.?(\d+)-(\d+)\..*\.parquet(?:\.\w+\.tmp)?")
 """Also one that is not whole."""
 JOINED_FILE: Final = ".joined.parquet"
 """How the name of a file ends that was made of others: until its manifest is there it doubles them,

@@ -17,9 +17,9 @@ import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from io import BufferedIOBase, BytesIO
 from pathlib import Path
 from typing import Final, Protocol, TypeVar, cast, final
@@ -80,6 +80,21 @@ def local_file() -> BufferedIOBase:
     return tempfile.TemporaryFile(dir=secrets.choice(local_folders()))
 
 
+@contextmanager
+def on_local_disk() -> Generator[None]:
+    """Say which disk it is that a task needs, and that does not take what is written:
+    ``FatalError``."""
+    try:
+        yield
+    except OSError as error:
+        raise FatalError(
+            f"a file of the archive cannot be written below {', '.join(local_folders())}: "
+            f"{cause_text(error)}",
+            remedy="what was published before is complete; make room there, or let spark.local.dir "
+            "name another disk, and run the same command again",
+        ) from error
+
+
 @final
 class ArchiveStore:
     """The files below one path; names are relative to it, with ``/``.
@@ -113,11 +128,19 @@ class ArchiveStore:
 
     def read(self, name: str) -> bytes:
         """Return a whole file; ``FatalError``: it is not there, or cannot be read."""
-        try:
+        with self.reading(name):
             if isinstance(self._system, fs.PyFileSystem):
                 return self._system.handler.fs.cat_file(self._at(name))  # one request
             with self._system.open_input_stream(self._at(name)) as stream:
                 return stream.read()
+
+    @contextmanager
+    def reading(self, name: str) -> Generator[None]:
+        """Say which file it is that is not there, or cannot be read: ``FatalError``."""
+        try:
+            yield
+        except FatalError:
+            raise
         except self._errors as error:
             raise FatalError(
                 f"archive file {name} below {self.path}: {cause_text(error)}"
@@ -126,36 +149,27 @@ class ArchiveStore:
     def columns(self, name: str, names: Sequence[str]) -> list[dict[str, object]]:
         """Return the rows of columns of a Parquet file, without reading the others; ``FatalError``:
         it is not there, cannot be read, or is none."""
-        try:
-            with self._system.open_input_file(self._at(name)) as file:
-                return parquet.ParquetFile(file).read(columns=list(names)).to_pylist()
-        except self._errors as error:
-            raise FatalError(
-                f"archive file {name} below {self.path}: {cause_text(error)}"
-            ) from error
+        with self.reading(name), self._system.open_input_file(self._at(name)) as file:
+            return parquet.ParquetFile(file).read(columns=list(names)).to_pylist()
 
     def footer(self, name: str) -> parquet.FileMetaData:
         """Return what a Parquet file says of itself; ``FatalError``: as ``columns``."""
-        try:
-            with self._system.open_input_file(self._at(name)) as file:
-                return parquet.ParquetFile(file).metadata
-        except self._errors as error:
-            raise FatalError(
-                f"archive file {name} below {self.path}: {cause_text(error)}"
-            ) from error
+        with self.reading(name), self._system.open_input_file(self._at(name)) as file:
+            return parquet.ParquetFile(file).metadata
 
     def opened(self, name: str) -> BufferedIOBase:
-        """Return a file, or a copy of it on the local disk; ``FatalError``: as ``read``."""
-        try:
+        """Return a file, or a copy of it on the local disk; ``FatalError``: as ``read``, or the
+        local disk takes no more."""
+        with self.reading(name):
             if self._is_local:
                 return Path(self._at(name)).open("rb")
-            copy = local_file()
+            with on_local_disk():
+                copy = local_file()
             with self._system.open_input_stream(self._at(name)) as stream:
-                shutil.copyfileobj(stream, copy, _PIECE_BYTES)
-        except self._errors as error:
-            raise FatalError(
-                f"archive file {name} below {self.path}: {cause_text(error)}"
-            ) from error
+                while piece := stream.read(_PIECE_BYTES):
+                    with on_local_disk():
+                        copy.write(piece)
+                        copy.flush()
         return copy
 
     def put_if_absent(self, name: str, data: bytes, agrees: Agrees = _never) -> bool:
@@ -185,12 +199,13 @@ class ArchiveStore:
 
     def files(self, folder: str) -> list[str]:
         """Return the files in a folder and in those of its dates, ``date=<date>/<name>``, sorted by
-        their own names; raises as ``names``."""
+        their own names, hidden ones among the others; raises as ``names``."""
         found: list[tuple[str, str]] = []
         for it in self._listed(folder, recursive=True):
             parent, name = it.path.split("/")[-2:]
             if it.is_file:
-                found.append((name, f"{parent}/{name}" if parent.startswith(DATE) else name))
+                path = f"{parent}/{name}" if parent.startswith(DATE) else name
+                found.append((name.lstrip("."), path))
         return [path for _, path in sorted(found)]
 
     def _listed(self, folder: str, *, recursive: bool = False) -> list[fs.FileInfo]:
@@ -213,9 +228,15 @@ class ArchiveStore:
 
     def delete(self, name: str) -> None:
         """Remove a file, if it is still there; on a local disk the last one of a date with its
-        folder."""
-        with suppress(FileNotFoundError):
-            self._system.delete_file(self._at(name))
+        folder. ``FatalError``: it cannot be removed."""
+        try:
+            with suppress(FileNotFoundError):
+                self._system.delete_file(self._at(name))
+        except self._errors as error:
+            raise FatalError(
+                f"archive file {name} cannot be removed below {self.path}: {cause_text(error)}",
+                remedy="let it be removed there, and run the same command again",
+            ) from error
         if self._is_local and f"/{DATE}" in name:
             with suppress(OSError):
                 Path(self._at(name)).parent.rmdir()
@@ -224,10 +245,17 @@ class ArchiveStore:
         return f"{self._root}/{name}" if name else self._root
 
     def _guarded(self, name: str, work: Callable[[], T]) -> T:
+        folder = self._at(name).rpartition("/")[0]
         try:
-            if not self._is_whole:  # nor is a bucket made whose name is misspelt
-                self._system.create_dir(self._at(name).rpartition("/")[0], recursive=True)
-            return work()
+            while True:
+                if not self._is_whole:  # nor is a bucket made whose name is misspelt
+                    self._system.create_dir(folder, recursive=True)
+                try:
+                    return work()
+                except FileNotFoundError:
+                    # Another run has removed the last file of a date, with its folder, meanwhile.
+                    if not self._is_local or Path(folder).exists():
+                        raise
         except (ConfigError, FatalError):
             raise
         except self._errors as error:
@@ -239,6 +267,7 @@ class ArchiveStore:
 
     def _write(self, name: str, data: bytes | BufferedIOBase) -> None:
         source = BytesIO(data) if isinstance(data, bytes) else data
+        size = source.seek(0, os.SEEK_END)
         source.seek(0)
         try:
             if not self._is_local:
@@ -252,8 +281,12 @@ class ArchiveStore:
                 file.flush()
                 os.fsync(file.fileno())
         except BaseException:
-            with suppress(*self._errors):  # closed after an error, it may be there in part
-                self.delete(name)
+            with suppress(FatalError, *self._errors):
+                # Closed after an error, it may be there in part; whole, and under its own name, it
+                # is what a twin has written.
+                there = self._fresh.get_file_info(self._at(name)).size if self._is_whole else None
+                if there is None or there < size:
+                    self.delete(name)
             raise
 
     def _put(self, name: str, data: bytes, agrees: Agrees) -> bool:
@@ -305,7 +338,7 @@ class ArchiveStore:
             if not others:
                 self._replace(name, data)
         finally:
-            with suppress(*self._errors):  # of a bucket where nothing may be deleted
+            with suppress(FatalError):  # of a bucket where nothing may be deleted
                 self.delete(mine)
         return others
 
@@ -328,7 +361,7 @@ class ArchiveStore:
         """Write a file unless there is one, in one step; None where there are no hard links."""
         if not self._is_local:
             return None
-        temporary = f"{name}.{secrets.token_hex(4)}.tmp"
+        temporary = _temporary(name)
         self._write(temporary, data)
         try:
             # POSIX: of two links to one name one fails. A rename would replace what is there.
@@ -348,11 +381,18 @@ class ArchiveStore:
         if self._is_whole:
             self._write(name, data)
             return
-        temporary = f"{name}.{secrets.token_hex(4)}.tmp"
+        temporary = _temporary(name)
         self._write(temporary, data)
         if not self._is_local:
             self.delete(name)  # some move nothing over a file
         self._system.move(self._at(temporary), self._at(name))
+
+
+def _temporary(name: str) -> str:
+    """Return where a file is while it is written: hidden, as Spark and pyarrow read each other file
+    of a folder."""
+    folder, slash, base = name.rpartition("/")
+    return f"{folder}{slash}.{base}.{secrets.token_hex(4)}.tmp"
 
 
 def _open(path: str) -> tuple[fs.FileSystem, str]:

@@ -34,6 +34,7 @@ from mm2py_jobs.archive.archive_format import (
     FileManifest,
     begun_in,
     chain_in,
+    date_folder,
     day_of,
     digest_of,
     manifest_stem,
@@ -41,6 +42,7 @@ from mm2py_jobs.archive.archive_format import (
     noted_joined,
     partition_folder,
     publish_staged,
+    rows_of,
     settled,
     topics_in,
     whole_file,
@@ -218,7 +220,7 @@ def _expired(
 ) -> tuple[int, list[FileManifest]]:
     """Return where a chain begins, and its first files whose records are all too old, as Kafka
     counts segments; records without a timestamp stay."""
-    begins, newest = 0, -1
+    begins = 0
     last: FileManifest | None = None
     found: list[FileManifest] = []
     for manifest in chain:
@@ -226,8 +228,7 @@ def _expired(
             begins = manifest.begins
         else:
             footer = footer_of(store, last)
-            newest = max(newest, footer.newest)
-            if not 0 <= newest < upkeep.oldest_ms or (footer.bytes and footer.newest < 0):
+            if footer.bytes and not 0 <= footer.newest < upkeep.oldest_ms:
                 break
             found.append(last)
         last = manifest
@@ -245,13 +246,13 @@ def _groups(
     as of two runs at once, stays: another one cannot begin there.
     """
     groups: list[list[FileManifest]] = []
-    size, day, is_open, begun = 0, -1, False, {*begun_in(names)}
+    size, date, is_open, begun = 0, "", False, {*begun_in(names)}
     for manifest in chain:
         footer = footer_of(store, manifest)
         size += footer.bytes
         if (
             is_open
-            and day_of(footer.newest) <= day
+            and _date_of(manifest, footer) <= date
             and size <= FILE_BYTES
             and manifest.lost_from < 0
             and (not footer.bytes or footer.first >= manifest.first)
@@ -259,8 +260,15 @@ def _groups(
             groups[-1].append(manifest)
             continue
         groups.append([manifest])
-        size, day, is_open = footer.bytes, day_of(footer.newest), manifest.begins in begun
+        size, date, is_open = footer.bytes, _date_of(manifest, footer), manifest.begins in begun
     return groups
+
+
+def _date_of(manifest: FileManifest, footer: Footer) -> str:
+    """Return the date of a file as its folder has it, empty for none, or else that of its latest
+    record: a footer does not show which is the latest of those that have a date."""
+    folder = manifest.file.rpartition("/")[0] or date_folder(day_of(footer.newest))
+    return "" if folder == date_folder(-1) else folder
 
 
 def footer_of(store: ArchiveStore, manifest: FileManifest) -> Footer:
@@ -377,17 +385,21 @@ def _put(
 def _joined(store: ArchiveStore, group: Sequence[FileManifest]) -> BufferedIOBase:
     """Return the Parquet file of the rows of all."""
     out: GroupedRows | None = None
-    for part in chunks(group, _OPENED):
-        with ExitStack() as opened:
-            found = each(lambda it: opened.enter_context(whole_file(store, it)), part)
-            files = [parquet.ParquetFile(it) for it in found]
-            if out is None:
-                schema = BATCHES if "batch" in files[0].schema_arrow.names else ARROW_SCHEMA
-                filled = [it.metadata.row_group(0).column(0) for it in files if it.num_row_groups]
-                out = GroupedRows(schema, packs=any(it.compression == "ZSTD" for it in filled))
-            for file in files:
-                for number in range(file.num_row_groups):
-                    for rows in file.read_row_group(number).to_batches():
+    with ExitStack() as undone:
+        for part in chunks(group, _OPENED):
+            with ExitStack() as opened:
+                found = each(lambda it: opened.enter_context(whole_file(store, it)), part)
+                files = [parquet.ParquetFile(it) for it in found]
+                if out is None:
+                    schema = BATCHES if "batch" in files[0].schema_arrow.names else ARROW_SCHEMA
+                    filled = [it.metadata.row_group(0) for it in files if it.num_row_groups]
+                    packs = any(it.column(0).compression == "ZSTD" for it in filled)
+                    out = GroupedRows(schema, packs=packs)
+                    undone.callback(out.close)
+                for manifest, file in zip(part, files, strict=True):
+                    for rows in rows_of(store, manifest, file):
                         out.add(rows)
-    assert out is not None
-    return out.end()
+        assert out is not None
+        data = out.end()
+        undone.pop_all()
+    return data

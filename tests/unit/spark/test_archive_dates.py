@@ -155,6 +155,16 @@ async def test_files_of_one_date_are_joined_in_its_folder_and_others_read_only_t
     assert "1/3" in str(plan).replace(" ", "")
 
 
+async def test_a_joined_file_has_no_record_that_is_younger_than_its_folder(tmp_path: Path) -> None:
+    """The latest timestamp of the second file has no date, another one has."""
+    async with FakeBroker(topics={"t": 1}) as broker:
+        for stamps in ([MICROS], [N, MICROS], [MICROS], [L]):
+            write(broker, stamps)
+            await archived(broker, tmp_path)
+    kept_up(tmp_path)
+    assert folders(store_in(tmp_path)) == [(NONE, 0, 1), (FIRST, 1, 4), (SECOND, 4, 5)]
+
+
 async def test_an_archive_that_began_without_dates_is_continued_and_joined_without(
     tmp_path: Path,
 ) -> None:

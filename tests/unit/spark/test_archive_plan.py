@@ -494,6 +494,9 @@ class Remembering:
     def mkdir(self, path: str, *, create_parents: bool) -> None:
         Path(path).mkdir(parents=create_parents, exist_ok=True)
 
+    def info(self, path: str) -> dict[str, object]:
+        return {"name": path, "type": "file", "size": Path(path).stat().st_size}
+
     def cat_file(self, path: str) -> bytes:
         return Path(path).read_bytes()
 

@@ -155,7 +155,7 @@ async def test_many_runs_leave_one_file_of_a_date_with_the_same_rows_and_the_nex
 
     def rows() -> list[Row]:
         folder = tmp_path / "A-B" / partition_folder(T)
-        return [row for it in sorted(folder.glob("*.parquet")) for row in rows_in(it)]
+        return [row for it in sorted(folder.rglob("*.parquet")) for row in rows_in(it)]
 
     async with FakeBroker(topics={"t": 1}) as broker:
         store = store_in(tmp_path)
@@ -482,6 +482,16 @@ def test_the_first_files_are_removed_whose_records_are_all_too_old(
     assert kept_up(tmp_path, upkeep) == planned
     assert range_of_chain(store, T) == (begins, end)
     assert kept_up(tmp_path, upkeep) == []
+    assert_tidy(store)
+
+
+def test_a_first_file_without_records_keeps_none_of_those_behind_it(tmp_path: Path) -> None:
+    """As of a log that was empty when it was archived, after some was lost."""
+    store = store_in(tmp_path)
+    for first, stamps in ((0, []), (5, [DAY_MS]), (10, [9 * DAY_MS])):
+        a_file(store, first, stamps)
+    (row,) = kept_up(tmp_path, Upkeep(oldest_ms=5 * DAY_MS))
+    assert (row["removed"], range_of_chain(store, T)) == (2, (10, 15))
     assert_tidy(store)
 
 
