@@ -602,6 +602,11 @@ async def test_batches_without_a_hole_become_one_run_and_a_spliced_one_stays_apa
     arrivals.add(T, A_T, a_batch(9, 1), 4)
     arrivals.flush()
     assert reports[2].runs == (Run(0, 2, 0), Run(7, 3, 2))
+    # The broker did not say where: of none of the runs that is known.
+    arrivals.add(T, A_T, a_batch(0, 4, runs=((0, 2), (7, 2))), -1)
+    arrivals.add(T, A_T, a_batch(9, 1), 4)
+    arrivals.flush()
+    assert reports[3].runs == (Run(0, 2, -1), Run(7, 2, -1), Run(9, 1, 4))
 
 
 async def test_nobody_has_to_ask_and_nothing_is_reported_after_the_end() -> None:
