@@ -1,5 +1,5 @@
 """The first positions of a MirrorSink's group (``start.positions``), committed before one of its
-members reads.
+members reads; with ``auto.offset.reset=latest`` also those of partitions without a rule.
 
 Flow: partitions without a position -> rules -> ListOffsets -> one commit of the group, which a
 broker takes from outside only while the group has no members. Topics that would begin elsewhere
@@ -32,6 +32,7 @@ class FirstPositions:
         consumer: properties of the consumer of its tasks.
         source: admin client of the source.
         groups: opens the administration of groups there.
+        read: topics that the flow's tasks had before this start.
     """
 
     def __init__(
@@ -40,8 +41,10 @@ class FirstPositions:
         consumer: Mapping[str, str],
         source: MirrorAdmin,
         groups: Callable[[], GroupSession],
+        read: Collection[str] = (),
     ) -> None:
         self._starts, self._source, self._groups = starts, source, groups
+        self._read = frozenset(read)
         self._group = consumer["group.id"]
         self._reset = consumer["auto.offset.reset"].strip().lower()
         self._committed_only = consumer.get("isolation.level", "").strip() == "read_committed"
@@ -59,7 +62,7 @@ class FirstPositions:
             ServerError: it refuses the group, or its offsets.
         """
         new = [tp for tp in partitions if tp not in self._settled]
-        ruled = [tp for tp in new if self._starts.of(tp) is not None]
+        ruled = [tp for tp in new if self._start_of(tp) is not None]
         waiting: dict[TopicPartition, str] = {}
         if ruled:
             opened = self._groups()
@@ -92,7 +95,11 @@ class FirstPositions:
         known = {tp.topic for tp in stored}
         waiting: dict[TopicPartition, str] = {}
         for tp, offset in offsets.items():
-            if offset == without.get(tp):
+            # A member would begin at the end, behind what is written until it comes.
+            moves_on = self._reset == "latest" and self._start_of(tp) == LATEST
+            if offset == without.get(tp) and not (
+                moves_on and self._is_late(tp, is_later=is_later)
+            ):
                 continue
             if tp.topic in known:
                 log.warning(
@@ -101,8 +108,9 @@ class FirstPositions:
                     tp, offset, self._reset,
                 )  # fmt: skip
                 continue
+            why = "auto.offset.reset" if self._starts.of(tp) is None else "start.positions"
             waiting[tp] = (
-                f"it cannot begin at offset {offset} (start.positions) while group {self._group} "
+                f"it cannot begin at offset {offset} ({why}) while group {self._group} "
                 "has members: stop the connector, and resume it"
             )
         return waiting
@@ -113,7 +121,7 @@ class FirstPositions:
         times: dict[TopicPartition, int] = {}
         offsets: dict[TopicPartition, int] = {}
         for tp, begin in begins.items():
-            position = self._starts.of(tp)
+            position = self._start_of(tp)
             assert position is not None
             at_ms, offset = asked_start(position)
             if at_ms is not None:
@@ -121,11 +129,23 @@ class FirstPositions:
             elif offset is not None:
                 offsets[tp] = min(max(offset, begin), ends[tp])
             else:
-                offsets[tp] = ends[tp] if position == LATEST and not is_later else begin
+                is_late = position != LATEST or self._is_late(tp, is_later=is_later)
+                offsets[tp] = begin if is_late else ends[tp]
         if times:
             listed = await self._listed(times)
             offsets |= {tp: listed[tp] if listed[tp] >= 0 else ends[tp] for tp in times}
         return offsets
+
+    def _start_of(self, tp: TopicPartition) -> int | None:
+        """Return where a partition begins by its rule, or by ``latest``, which is the flow's first
+        start: a consumer takes it for its own at each start and for each topic."""
+        position = self._starts.of(tp)
+        return LATEST if position is None and self._reset == "latest" else position
+
+    def _is_late(self, tp: TopicPartition, *, is_later: bool) -> bool:
+        """Whether a partition was found after the first start. Earlier builds gave those no
+        position that have no rule."""
+        return is_later and not (self._starts.of(tp) is None and tp.topic in self._read)
 
     async def _listed(self, timestamps: Mapping[TopicPartition, int]) -> Offsets:
         listed = await self._source.list_offsets(timestamps, read_committed=self._committed_only)
