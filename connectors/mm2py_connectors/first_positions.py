@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, final
 
-from mm2py.errors import Mm2pyError
+from mm2py.errors import Mm2pyError, RetriableServerError
 from mm2py.mirror.start_positions import StartPositions
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol.groups import OffsetToCommit
@@ -50,6 +50,8 @@ class FirstPositions:
         self._committed_only = consumer.get("isolation.level", "").strip() == "read_committed"
         self._settled: set[TopicPartition] = set()
         self._is_later = False
+        self._unknown: dict[TopicPartition, str] = {}
+        """Partitions whose leaders do not say now where their logs begin and end, with the cause."""
         self.waiting: Mapping[TopicPartition, str] = {}
         """Partitions whose topic must not be read yet, with the cause."""
 
@@ -63,7 +65,7 @@ class FirstPositions:
         """
         new = [tp for tp in partitions if tp not in self._settled]
         ruled = [tp for tp in new if self._start_of(tp) is not None]
-        waiting: dict[TopicPartition, str] = {}
+        waiting, self._unknown = dict[TopicPartition, str](), {}
         if ruled:
             opened = self._groups()
             try:
@@ -71,7 +73,7 @@ class FirstPositions:
                 waiting = await self._begin(ruled, opened)
             finally:
                 await opened.session.close()
-        self._settled.update(tp for tp in new if tp not in waiting)
+        self._settled.update(tp for tp in new if tp not in waiting and tp not in self._unknown)
         self.waiting, self._is_later = waiting, True
 
     async def _begin(
@@ -85,15 +87,15 @@ class FirstPositions:
             return {}
         is_later = self._is_later or bool(stored)
         begins = await self._listed(dict.fromkeys(new, EARLIEST))
-        ends = await self._listed(dict.fromkeys(new, LATEST))
+        ends = await self._listed(dict.fromkeys(begins, LATEST))
         offsets = await self._offsets(begins, ends, is_later=is_later)
-        if await self._commit(opened, offsets):
+        known = {tp.topic for tp in stored} | self._read
+        waiting = {tp: why for tp, why in self._unknown.items() if tp.topic not in known}
+        if not offsets or await self._commit(opened, offsets):
             for tp, offset in offsets.items():
                 log.info("partition begins partition=%s offset=%d", tp, offset)
-            return {}
+            return waiting
         without = {"earliest": begins, "latest": ends}.get(self._reset, {})
-        known = {tp.topic for tp in stored}
-        waiting: dict[TopicPartition, str] = {}
         for tp, offset in offsets.items():
             # A member would begin at the end, behind what is written until it comes.
             moves_on = self._reset == "latest" and self._start_of(tp) == LATEST
@@ -120,20 +122,20 @@ class FirstPositions:
         place of ``latest``."""
         times: dict[TopicPartition, int] = {}
         offsets: dict[TopicPartition, int] = {}
-        for tp, begin in begins.items():
-            position = self._start_of(tp)
+        for tp, end in ends.items():
+            position, begin = self._start_of(tp), begins[tp]
             assert position is not None
             at_ms, offset = asked_start(position)
             if at_ms is not None:
                 times[tp] = at_ms
             elif offset is not None:
-                offsets[tp] = min(max(offset, begin), ends[tp])
+                offsets[tp] = min(max(offset, begin), end)
             else:
                 is_late = position != LATEST or self._is_late(tp, is_later=is_later)
-                offsets[tp] = begin if is_late else ends[tp]
+                offsets[tp] = begin if is_late else end
         if times:
             listed = await self._listed(times)
-            offsets |= {tp: listed[tp] if listed[tp] >= 0 else ends[tp] for tp in times}
+            offsets |= {tp: at if at >= 0 else ends[tp] for tp, at in listed.items()}
         return offsets
 
     def _start_of(self, tp: TopicPartition) -> int | None:
@@ -149,10 +151,12 @@ class FirstPositions:
 
     async def _listed(self, timestamps: Mapping[TopicPartition, int]) -> Offsets:
         listed = await self._source.list_offsets(timestamps, read_committed=self._committed_only)
-        for it in listed.values():
-            if it.error is not None:
+        for tp, it in listed.items():
+            if isinstance(it.error, RetriableServerError):
+                self._unknown[tp] = f"where it begins is not known now: {it.error}"
+            elif it.error is not None:
                 raise it.error
-        return {tp: it.offset for tp, it in listed.items()}
+        return {tp: it.offset for tp, it in listed.items() if it.error is None}
 
     async def _commit(self, opened: GroupSession, offsets: Offsets) -> bool:
         """Commit all of them or none; False while the group has members."""

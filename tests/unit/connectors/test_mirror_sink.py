@@ -569,6 +569,21 @@ async def test_with_latest_what_an_earlier_build_read_without_a_position_begins_
         assert region.at_source.commits == [(GROUP, {T1: 59})]
 
 
+@pytest.mark.parametrize("rules", ["", "latest"], ids=["auto.offset.reset", "a rule"])
+async def test_a_partition_without_a_leader_keeps_no_other_topic_waiting(rules: str) -> None:
+    region, latest = a_region(t1=1, t2=1), {"consumer.override.auto.offset.reset": "latest"}
+    region.source.leaderless = {OLD}
+    async with starting(region, rules, **latest) as (connector, context):
+        assert region.at_source.commits == [(GROUP, {T0: 59})]
+        (waiting,) = connector.waiting().items()
+        assert (waiting[0], "LEADER_NOT_AVAILABLE" in waiting[1]) == (OLD, True)
+        assert topics_of(connector) == "t1"
+        region.source.leaderless = set()
+        await next_look(context)
+        assert region.at_source.commits[1:] == [(GROUP, {OLD: 50})]
+        assert topics_of(connector) == "t1,t2"
+
+
 async def test_a_start_without_an_answer_is_tried_again_and_a_refusal_fails_it() -> None:
     region = a_region(t1=1)
     region.at_source.broken = ConnectionFailedError("nobody answers")
