@@ -52,7 +52,7 @@ from mm2py_connectors.group_watch import (
 )
 from mm2py_connectors.mirror_checkpoint_config import MirrorCheckpointTaskConfig
 from mm2py_connectors.offset_translator import FlowBack, OffsetTranslator
-from mm2py_connectors.translated_groups import TranslatedGroups
+from mm2py_connectors.translated_groups import GROUPS_PER_ROUND, TranslatedGroups
 
 log = logging.getLogger(__name__)
 
@@ -106,6 +106,10 @@ class MirrorCheckpointTask(SourceTask):
         self._background: list[asyncio.Task[None]] = []
         self._stopping, self._news = asyncio.Event(), asyncio.Event()
         self._due = self._polled_at = 0.0
+        self._newest_offset = -1
+        """Where the last checkpoint is in its topic."""
+        self._again: list[str] = []
+        """Groups whose checkpoints went with a former topic."""
         self._has_renewed = False
         """Whether checkpoints of before were compared with what is known of the copies now."""
 
@@ -179,6 +183,16 @@ class MirrorCheckpointTask(SourceTask):
         """Report the checkpoint's time, as Java does: from its poll, not the group's commit."""
         latency_ms = self._clock.now_ms() - record.timestamp_ms
         self._context.report_checkpoint(*checkpoint_of(record.source_partition), latency_ms)
+        if target_offset < 0:
+            return
+        if target_offset < self._newest_offset:
+            log.warning(
+                "checkpoints are written again, their topic was created again or cut topic=%s",
+                self._checkpoints_topic,
+            )
+            self._again = list(self._checkpoints)
+            self._news.set()
+        self._newest_offset = target_offset
 
     async def commit(self) -> None:
         """Nothing to commit."""
@@ -384,7 +398,11 @@ class MirrorCheckpointTask(SourceTask):
         if self._shares is not None:
             await self._shares.renew(moved)
         self._has_renewed = True
-        if any(it is not None and it.has_changes for it in (self._consumers, self._shares)):
+        again, self._again = self._again[:GROUPS_PER_ROUND], self._again[GROUPS_PER_ROUND:]
+        for group in again:
+            changes += map(self._record, self._checkpoints.get(group, {}).values())
+        kinds = (self._consumers, self._shares)
+        if self._again or any(it is not None and it.has_changes for it in kinds):
             self._news.set()
         # An empty round does not wait: the next change is written at once.
         elif changes:

@@ -14,7 +14,7 @@ A task, in the runtime::
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import ClassVar, Final, final
 
 from mm2py.api.connector import SinkConnector
@@ -113,7 +113,8 @@ class MirrorSinkConnector(SinkConnector):
             self._first_start_ms = first_start_ms(
                 self._config.start_positions, published, context.clock
             )
-            self._first = self._first_positions(source.admin, context.clock)
+            read = {topic for it in published for topic in it.get("topics", "").split(",")}
+            self._first = self._first_positions(source.admin, context.clock, read)
             await self._upkeep.topics.refresh()
             await self._first.settle(self._upkeep.topics.ready())
             self._look()
@@ -169,7 +170,9 @@ class MirrorSinkConnector(SinkConnector):
         """Partitions whose copy is there and that must not be read, with the cause."""
         return {} if self._first is None else self._first.waiting
 
-    def _first_positions(self, source: MirrorAdmin, clock: Clock) -> FirstPositions:
+    def _first_positions(
+        self, source: MirrorAdmin, clock: Clock, read: Collection[str]
+    ) -> FirstPositions:
         consumer = sink_consumer_properties(
             {}, self._props, source=self.consumer_properties(self._props)
         )
@@ -182,6 +185,7 @@ class MirrorSinkConnector(SinkConnector):
                 self._config.source_cluster_alias,
                 clock,
             ),
+            read,
         )
 
     def _look(self) -> bool:

@@ -36,6 +36,7 @@ from mm2py.mirror.start_positions import (
     FIRST_ENDS,
     FIRST_START,
     LATE_PARTITIONS,
+    STREAMED_PARTITIONS,
     StartPositions,
     first_start_ms,
 )
@@ -432,16 +433,16 @@ def begins_at_end(config: Mapping[str, str], clock: Clock) -> bool:
 
 def _early(context: object) -> frozenset[TopicPartition] | None:
     """Return what partitions a flow's first start found, None where this is the first."""
-    dealt, late = (
+    dealt, streamed, late = (
         {partition for hand in _published(context, key) for partition in hand}
-        for key in (ASSIGNED_PARTITIONS, LATE_PARTITIONS)
+        for key in (ASSIGNED_PARTITIONS, STREAMED_PARTITIONS, LATE_PARTITIONS)
     )
-    return frozenset(dealt - late) if _published(context, ASSIGNED_PARTITIONS) else None
+    return frozenset((dealt | streamed) - late) if _tasks(context) else None
 
 
 def _published(context: object, key: str) -> list[tuple[TopicPartition, ...]]:
     """Return the partitions that the published config of each task names."""
-    return [parse_partitions(_items(config.get(key, ""))) for config in _tasks(context)]
+    return [parse_partitions(_items(it[key])) for it in _tasks(context) if key in it]
 
 
 def _tasks(context: object) -> Sequence[Mapping[str, str]]:

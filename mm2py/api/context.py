@@ -202,8 +202,8 @@ class PublishedTasks(Protocol):
     """Optional for a ``ConnectorContext``: check with ``isinstance``."""
 
     def published_tasks(self) -> Sequence[Mapping[str, str]]:
-        """Return the connector's task configs that are in force, after a stop those before it: none
-        at its first start."""
+        """Return the connector's task configs that are in force, after a stop those before it, and
+        what streams of a flow had: none at its first start."""
         ...
 
 

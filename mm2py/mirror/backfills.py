@@ -150,7 +150,8 @@ class Job:
 
     A stream deals its partitions to lanes anew as soon as ``turn`` rises, to as many as run at the
     same time now (``slots``). ``driver`` is the process that works on it or did last. ``archive``
-    is what a restore reads in place of the source, empty for a backfill.
+    is what a restore reads in place of the source, empty for a backfill. ``first_stream_ms`` is
+    when the first stream of the flow began that had a partition, 0 before.
     """
 
     id: str
@@ -169,6 +170,7 @@ class Job:
     cause: str = ""
     driver: str = ""
     archive: str = ""
+    first_stream_ms: int = 0
 
 
 def without_driver(job: Job) -> Job:
@@ -383,6 +385,8 @@ def encode_backfill(record: BackfillRecord) -> tuple[bytes, bytes]:
         for name in _ORDER_OPTIONS:
             if not members[name]:
                 del members[name]  # as versions before it wrote
+    if isinstance(record, Job) and not record.first_stream_ms:
+        del members["first_stream_ms"]
     return key.encode(), encode(members)
 
 

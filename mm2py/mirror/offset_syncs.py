@@ -247,6 +247,8 @@ class OffsetSyncEmitter:
     def observe(self, partition: TopicPartition, runs: Sequence[Run]) -> None:
         """Observe acknowledged runs of ``partition``, in source order, and send what is due."""
         # Acknowledgements may arrive after ``close``: the Sender is closed later than the task.
+        # Where the broker did not say where records are (-1), no sync can.
+        runs = [it for it in runs if it.target_offset >= 0]
         if self._closed or not runs:
             return
         state = self._states.get(partition)

@@ -25,6 +25,10 @@ FIRST_ENDS: Final = "task.first.ends"
 """Of a task config: ``topic-partition:offset`` of those that waited for their copy when the flow
 first started, the end of their logs then: what ``latest`` is for them. Published as those are."""
 
+STREAMED_PARTITIONS: Final = "task.streamed.partitions"
+"""Beside published task configs, in none of them: what lanes on Spark copied since a stream of the
+flow first ran, which is a first start too."""
+
 FIRST_START: Final = "task.first.start.ms"
 """Of a task config: when the flow first started with an age among its positions, in ms since the
 epoch; published as those are."""

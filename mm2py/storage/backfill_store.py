@@ -15,6 +15,7 @@ from mm2py.clock import SYSTEM_CLOCK, Clock
 from mm2py.errors import ProtocolError
 from mm2py.mirror.backfills import (
     ALIVE_S,
+    NO_END,
     PROGRESS_ALIVE_S,
     BackfillRecord,
     Job,
@@ -36,6 +37,7 @@ from mm2py.mirror.backfills import (
     without_driver,
     without_process,
 )
+from mm2py.mirror.start_positions import FIRST_START, STREAMED_PARTITIONS
 from mm2py.mirror.versioned_json import unreadable
 from mm2py.protocol.records import Record
 from mm2py.storage.table import Table
@@ -147,6 +149,28 @@ class BackfillStore:
             for record in self._records.values()
             if isinstance(record, Lease) and job is not None and record.job == job.id
         }
+
+    @property
+    def first_stream_ms(self) -> int:
+        """When the first stream began that had a partition, 0 for none: carried from job to job, as
+        a later one has other leases, or none if it ends before it reserves any."""
+        job = self.job
+        if job is None or job.first_stream_ms:
+            return 0 if job is None else job.first_stream_ms
+        # Without its run a driver was killed before it had placed the partition.
+        is_begun = any(
+            isinstance(it, Lease) and it.run and it.end == NO_END for it in self._records.values()
+        )
+        return job.started_ms if is_begun else 0
+
+    def streamed(self) -> Sequence[Mapping[str, str]]:
+        """Return what a connector is told of the flow's streams, beside published task configs:
+        what came after they began is no first start's; none before a stream."""
+        first_ms = self.first_stream_ms
+        # Of every job: a backfill after a stream has taken leases over, and stored positions.
+        had = sorted(it.source for it in self._records.values() if isinstance(it, Lease) and it.run)
+        told = {STREAMED_PARTITIONS: ",".join(map(str, had)), FIRST_START: str(first_ms)}
+        return (told,) if first_ms else ()
 
     def kept_out(self) -> Mapping[TopicPartition, Lease]:
         """Return what the live flow must not copy: reserved for lanes, or copied by one."""

@@ -240,7 +240,9 @@ class JobClaim:
         The record comes first: an attempt of a former lane that claims after it is refused by it,
         one before it is fenced.
         """
-        await self.write([replace(job, driver=self._driver.me), *beside])
+        first_ms = self._store.first_stream_ms
+        begun = replace(job, driver=self._driver.me, first_stream_ms=first_ms)
+        await self.write([begun, *beside])
         # After the record: a lane claims in a transaction under its id, which this aborts.
         await self._fence([lane_id(self._name, number) for number in range(job.lanes)])
         await self._store.refresh()

@@ -27,7 +27,7 @@ from mm2py.errors import (
     ServerError,
 )
 from mm2py.flows.flow_ledger import read_ledger
-from mm2py.mirror.backfills import Job, JobKind, backfill_topic, driver_id
+from mm2py.mirror.backfills import Job, backfill_topic, driver_id
 from mm2py.mirror.failovers import Failover
 from mm2py.mirror.filters import (
     TopicSelection,
@@ -45,7 +45,6 @@ from mm2py.types import EARLIEST, LATEST, TopicPartition
 from mm2py_connectors.config_sync import config_operations
 from mm2py_connectors.mirror_source import MirrorSourceConnector
 from mm2py_connectors.mirror_source_config import MirrorSourceConfig
-from mm2py_connectors.partition_deal import ASSIGNED_PARTITIONS, format_partitions
 from mm2py_jobs.copy.backfill import BackfillDriver
 from mm2py_jobs.copy.backfill_lane import BackfillLane
 from mm2py_jobs.copy.copy_again import cut_pages
@@ -209,21 +208,16 @@ class BackfillSession:
         return [event for tp in sorted(found) for event in found[tp]]
 
     async def published_tasks(self) -> Sequence[Mapping[str, str]]:
-        """Return the task configs that workers of the flow have published, and the partitions that
-        a stream had as one more: none before the flow's first start."""
+        """Return the task configs that workers of the flow have published, and what its streams
+        had: none before the flow's first start."""
         topic, fold = self._plan.worker.config_storage_topic, ConfigFold()
         for record in (await newest_values(self._target, topic, self._clock)).items():
             with suppress(ProtocolError):  # a worker logs it
                 fold.take(decode_config_record(*record))
         found = fold.snapshot()
         own = [it for task, it in found.task_configs.items() if task.connector == SOURCE_NAME]
-        tasks = list(map(texts_of, own or found.former.get(SOURCE_NAME, ())))
-        job = self.store.job
-        # Without its run a driver was killed before it had placed the partition.
-        had = [tp for tp, it in self.store.leases.items() if it.run]
-        if had and job is not None and job.kind is JobKind.STREAM:
-            tasks.append({ASSIGNED_PARTITIONS: format_partitions(had)})
-        return tasks
+        tasks = map(texts_of, own or found.former.get(SOURCE_NAME, ()))
+        return [*tasks, *self.store.streamed()]
 
     # ---- BackfillFlow
 

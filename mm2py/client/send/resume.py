@@ -78,6 +78,17 @@ FENCE_EPOCH: Final = MAX_EPOCH
 """Of a marker that fences a producer id without transactions: nothing is sent under a later one."""
 
 
+class OtherContentsError(Mm2pyError):
+    """A predecessor's last records are none of those that come next: the source has lost them, or
+    they are the same records, which transforms have changed in another way."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "what a predecessor wrote last has other contents than what comes next: transforms "
+            "were changed, or are not deterministic"
+        )
+
+
 class LaneBeginning(NamedTuple):
     """Start of a lane: the end of its log, and the producer that it continues, None for its own; as
     ``LogEnd``."""
@@ -288,6 +299,8 @@ class LaneResume:
         if lane.queue and lane.queue[0][1] is batch:  # else the lane was abandoned meanwhile
             if rest is not None and tail.is_over and (cause := tail.doubt):
                 self._doubt(lane, tail, rest, Mm2pyError(cause))
+            elif rest is not None and tail.is_over and tail.skipped:
+                self._doubt(lane, tail, rest, OtherContentsError())
             self._owner.recognised(lane, parts, rest)
 
     def _doubt(

@@ -236,7 +236,8 @@ class LaneTail:
         """By producer id, the sequence after its last batch here."""
         self.others: dict[int, tuple[int, int]] = {}
         """First and last offset of other writers' records, by producer id."""
-        self.recognised = 0
+        self.recognised = self.skipped = 0
+        """Records of ours that were found, and those after the last of them that were not."""
         self._passed_bytes = 0
         """Bytes that were read after the last recognised record."""
         self._markers = 0  # of transactions, and those that fence a producer
@@ -436,8 +437,9 @@ class LaneTail:
                 # With message.timestamp.type=LogAppendTime
                 # the broker has overwritten the timestamps.
                 if record[1] == content[1] and (record[0] == content[0] or not self._timed):
-                    self._passed_bytes = 0
+                    self._passed_bytes = self.skipped = 0
                     return offset
+                self.skipped += 1
                 first, _ = self.others.get(self._opened, (offset, offset))
                 self.others[self._opened] = first, offset
             if not await self._has_records():

@@ -17,6 +17,7 @@ from mm2py.api.connector import AnyConnector
 from mm2py.api.context import WaitingPartition
 from mm2py.client.backoff import doubled
 from mm2py.clock import Clock
+from mm2py.config.class_names import SOURCE_NAME
 from mm2py.config.definitions import parse_config
 from mm2py.config.framework import FrameworkConfig
 from mm2py.errors import ConfigError, Mm2pyError, PartitionError, RetriableError
@@ -492,7 +493,10 @@ class AssignedWork:
             and (name in snapshot.inconsistent or task in snapshot.tasks(name))
         ]
         # A stop removed them (KIP-875); what comes while it lasts is no first start's.
-        return in_force or [texts_of(config) for config in snapshot.former.get(name, ())]
+        in_force = in_force or [texts_of(config) for config in snapshot.former.get(name, ())]
+        backfills = self._parts.backfills
+        streamed = backfills.streamed() if backfills is not None and name == SOURCE_NAME else ()
+        return [*in_force, *streamed]
 
     def _kept_out(self) -> Collection[TopicPartition]:
         backfills = self._parts.backfills

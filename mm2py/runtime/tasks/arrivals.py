@@ -86,7 +86,8 @@ class Arrivals:
     def add(
         self, source: TopicPartition, target: TopicPartition, batch: RecordBatch, base_offset: int
     ) -> None:
-        """Note one batch; ``base_offset`` is where its first record is on the target. Hot path."""
+        """Note one batch; ``base_offset`` is where its first record is on the target, -1 where the
+        broker did not say. Hot path."""
         # One lookup on the hot path; ``_begin`` is called 20 times a second at most.
         landed = self._landed.get(source) or self._begin(source, target)
         for first, count in batch.runs:
@@ -98,7 +99,8 @@ class Arrivals:
                 if landed.count:
                     landed.runs.append(Run(landed.first, landed.count, landed.base))
                 landed.first, landed.count, landed.base = first, count, base_offset
-            base_offset += count
+            if base_offset >= 0:
+                base_offset += count
             landed.next_source, landed.next_target = first + count, base_offset
         landed.size_bytes += len(batch.data)
         # The newest record decides the latency; -1 (no timestamp) never does.
@@ -310,7 +312,8 @@ class SourceOrder:
             end, batch, base_offset = landed.popleft()
             # It joined records of several parts (3).
             if end > done:
-                rest = part_of(batch, done - first, end - done, base_offset + done - first)
+                behind = base_offset + done - first if base_offset >= 0 else -1
+                rest = part_of(batch, done - first, end - done, behind)
                 rest.batch.data = batch.data  # its bytes count once
                 landed.appendleft(_Copies(end, *rest))
                 batch, _ = part_of(batch, 0, done - first, base_offset)

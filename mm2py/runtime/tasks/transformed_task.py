@@ -539,6 +539,9 @@ class OrderedWorkerTask(WorkerTask):
         if self._starved and self._has_room():
             self._room.set()
 
+    def _doubted(self, source: TopicPartition, first: int, last: int, error: Exception) -> None:
+        self._context.report_doubt(source, first, last, error)
+
     def _note_arrived(self) -> None:
         self._order.pass_on()
         super()._note_arrived()

@@ -26,6 +26,7 @@ from mm2py.api.task import (
 )
 from mm2py.client.pacing import throttle_note
 from mm2py.client.permit import UNLIMITED, Permit
+from mm2py.client.send.resume import OtherContentsError
 from mm2py.client.stall_log import TARGET, StallLog
 from mm2py.clock import Clock, or_stop, until_tick_s, wait_or_stop
 from mm2py.errors import (
@@ -127,7 +128,7 @@ class WorkerTask:
             self._delivered,
             self._refused,
             self._stalled,
-            context.report_doubt,
+            self._doubted,
             context.maps.copied,
         )
         self._sender.watch_throttles(self._show_throttles)
@@ -513,6 +514,11 @@ class WorkerTask:
             self._holds.drained(source, target)
         if self._starved and self._has_room():
             self._room.set()
+
+    def _doubted(self, source: TopicPartition, first: int, last: int, error: Exception) -> None:
+        # Without transforms the contents are the source's: it has lost those records.
+        if not isinstance(error, OtherContentsError):
+            self._context.report_doubt(source, first, last, error)
 
     def _note_arrived(self) -> None:
         self._arrivals.flush()

@@ -616,3 +616,34 @@ async def test_copies_under_a_former_name_count_for_no_other_topic_also_where_br
                 maps.of(SOURCE).add(0, 3, 0)
                 broker.append(FIRST, signed(b"0", b"1", b"2"))
     assert losses == [TargetLoss(0, 2, 0, 2)]
+
+
+@pytest.mark.parametrize(
+    ("now", "doubts"),
+    [
+        ((b"0+", b"1+", b"2+"), [(0, 2)]),
+        ((b"0", b"1+", b"2+"), [(1, 2)]),
+        ((b"0", b"1", b"2", b"3"), []),
+        ((b"1", b"2", b"3"), []),  # the source has lost the first
+    ],
+)
+async def test_a_tail_with_other_contents_is_doubted(
+    now: tuple[bytes, ...], doubts: list[tuple[int, int]]
+) -> None:
+    """As transforms make them that were changed while the task was down: both are on the target."""
+    owner, maps = Owner(), TaskOffsetMaps(NoMapStore())
+    maps.of(SOURCE).anchor(0, 0)
+    maps.of(SOURCE).writes_to(NO_TOPIC_ID, 7, 0)
+    lane = SenderLane(FIRST, producer_id=9, epoch=0, max_in_flight=5)
+    async with FakeBroker(topics={FIRST.topic: 1}) as broker, connected_to(broker) as cluster:
+        written = bytearray(to_send([b"0", b"1", b"2"]).data)
+        sign(written, producer_id=7, producer_epoch=0, base_sequence=0)
+        broker.append(FIRST, bytes(written))
+        lane.offer(SOURCE, [to_send(list(now))])
+        resume = LaneResume(cluster, maps, clock=SYSTEM_CLOCK, owner=cast("LaneOwner", owner))
+        await cluster.metadata([FIRST.topic])
+        ends = await Admin(cluster).list_offsets({FIRST: LATEST})
+        tail = (await resume.look(broker.node_id, [lane], ends))[lane]
+        assert isinstance(tail, LaneTail)
+        await resume.compare(lane, tail)
+    assert owner.doubts == doubts

@@ -8,7 +8,11 @@ from mm2py.clock import Clock
 from mm2py.errors import ConnectionFailedError, Mm2pyError, ServerError
 from mm2py.protocol.acls import Acl
 from mm2py.protocol.configs import ConfigEntry
-from mm2py.protocol.error_codes import TOPIC_ALREADY_EXISTS, server_error
+from mm2py.protocol.error_codes import (
+    LEADER_NOT_AVAILABLE,
+    TOPIC_ALREADY_EXISTS,
+    server_error,
+)
 from mm2py.protocol.records import NewRecord
 from mm2py.protocol.topics import NewTopic
 from mm2py.testing.contexts import FakeTaskContext
@@ -83,6 +87,7 @@ class FakeAdmin:
         self.logs: dict[TopicPartition, list[int]] = {}
         """Timestamps of the records of each log; offsets begin at ``log_start``."""
         self.log_start = 0
+        self.leaderless: Collection[TopicPartition] = ()
         self.sizes: dict[TopicPartition, int] = {}
         self.sizes_refusal: ServerError | None = None
 
@@ -161,6 +166,9 @@ class FakeAdmin:
         del read_committed
         listed: dict[TopicPartition, ListedOffset] = {}
         for tp, at in timestamps.items():
+            if tp in self.leaderless:
+                listed[tp] = ListedOffset(-1, -1, error=server_error(LEADER_NOT_AVAILABLE))
+                continue
             offset, times = self._offset(tp, at), self.logs.get(tp, [])
             # Of the log's ends brokers return no timestamp.
             by_time = at >= 0 <= offset

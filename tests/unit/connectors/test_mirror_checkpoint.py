@@ -288,6 +288,28 @@ async def test_a_checkpoint_that_the_target_has_is_reported_with_the_time_since_
         assert bench.context.checkpoints == {at: took_ms}
 
 
+@pytest.mark.parametrize(("behind", "again"), [(0, ["g", "idle"]), (9, ["g"])])
+async def test_in_a_topic_that_was_created_again_all_checkpoints_are_written_again(
+    behind: int, again: list[str]
+) -> None:
+    """Else a group that commits nothing has none there, until its task starts again."""
+    region = GroupRegion()
+    region.log(*SYNCS).sync("t", 0, 12, 5)
+    region.at_source.put("idle", t_0=13)
+    region.at_source.put("g", t_0=12)
+    async with running(region) as bench:
+        for offset, record in enumerate(await bench.records(1.5), 7):
+            bench.task.delivered(record, offset)
+        bench.syncs.sync("t", 0, 14, 7)
+        region.at_source.put("g", t_0=14)
+        (record,) = await bench.records(1.5)
+        bench.task.delivered(record, behind)
+        bench.task.delivered(record, -1)  # the broker did not say where
+        bench.syncs.sync("t", 0, 15, 8)
+        region.at_source.put("g", t_0=15)
+        assert sorted({it.group for it in await bench.polled(3)}) == again
+
+
 async def test_checkpoints_go_back_only_with_their_group() -> None:
     region = GroupRegion()
     syncs = region.log(*SYNCS)

@@ -532,6 +532,58 @@ async def test_what_the_consumer_would_do_by_itself_does_not_wait(reset: str, wa
         assert bool(connector.waiting()) is waits
 
 
+@pytest.mark.parametrize("are_there", [0, 9], ids=["empty", "with records"])
+async def test_with_latest_a_topic_that_comes_later_begins_at_its_first_record(
+    are_there: int,
+) -> None:
+    """Or waits: its members would begin at its end, behind what was written before they came."""
+    latest = {"consumer.override.auto.offset.reset": "latest"}
+    region = a_region(t1=1)
+    region.source.topics["other"] = 1
+    async with running(region, **latest, **{"refresh.topics.interval.seconds": "5"}) as (
+        connector,
+        context,
+    ):
+        # Also what is idle: what comes while the flow is down is not skipped.
+        assert region.at_source.commits == [(GROUP, {T0: 59})]
+        region.at_source.put(GROUP, t1_0=59)
+        have_members(region, OLD)
+        region.source.topics["t2"] = 1
+        region.source.logs[OLD] = list(range(are_there))
+        await next_look(context)
+        assert topics_of(connector) == "t1"
+        (cause,) = connector.waiting().values()
+        assert "offset 50 (auto.offset.reset) while group connect-MirrorSinkConnector has" in cause
+        region.at_source.refusals = {}
+        await next_look(context)
+        assert region.at_source.commits[-1] == (GROUP, {OLD: 50})
+        assert topics_of(connector) == "t1,t2"
+
+
+async def test_with_latest_what_an_earlier_build_read_without_a_position_begins_at_its_end() -> (
+    None
+):
+    region, latest = a_region(t1=2), {"consumer.override.auto.offset.reset": "latest"}
+    region.at_source.put(GROUP, t1_0=7)
+    async with running(region, [{"topics": "t1"}], **latest):
+        assert region.at_source.commits == [(GROUP, {T1: 59})]
+
+
+@pytest.mark.parametrize("rules", ["", "latest"], ids=["auto.offset.reset", "a rule"])
+async def test_a_partition_without_a_leader_keeps_no_other_topic_waiting(rules: str) -> None:
+    region, latest = a_region(t1=1, t2=1), {"consumer.override.auto.offset.reset": "latest"}
+    region.source.leaderless = {OLD}
+    async with starting(region, rules, **latest) as (connector, context):
+        assert region.at_source.commits == [(GROUP, {T0: 59})]
+        (waiting,) = connector.waiting().items()
+        assert (waiting[0], "LEADER_NOT_AVAILABLE" in waiting[1]) == (OLD, True)
+        assert topics_of(connector) == "t1"
+        region.source.leaderless = set()
+        await next_look(context)
+        assert region.at_source.commits[1:] == [(GROUP, {OLD: 50})]
+        assert topics_of(connector) == "t1,t2"
+
+
 async def test_a_start_without_an_answer_is_tried_again_and_a_refusal_fails_it() -> None:
     region = a_region(t1=1)
     region.at_source.broken = ConnectionFailedError("nobody answers")

@@ -223,6 +223,12 @@ async def test_where_copies_begin_at_the_end_a_partition_found_later_begins_at_i
     async with running(again):
         late = [config.get("task.late.partitions") for config in again.connector.task_configs(2)]
     assert late == ["t1-2,t3-0", "t2-0"]
+    # Lanes on Spark publish no task configs: what they had is told beside them, or alone.
+    streamed = Bench(bench.region, latest)
+    streamed.context.published = [{"task.streamed.partitions": "t1-0,t2-0"}]
+    async with running(streamed):
+        late = [it.get("task.late.partitions") for it in streamed.connector.task_configs(2)]
+    assert late == ["t1-2,t3-0", "t1-1"]
 
 
 async def test_a_copy_that_is_refused_at_the_first_start_begins_where_the_log_ended_then() -> None:

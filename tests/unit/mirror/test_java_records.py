@@ -312,6 +312,16 @@ def test_the_syncs_of_a_run_are_written_in_order_in_one_request() -> None:
     assert writer.partitions == {TopicPartition("mm2-offset-syncs.B.internal", 0)}
 
 
+def test_records_of_which_the_target_did_not_say_where_they_are_get_no_sync() -> None:
+    writer, clock = Writer(), EagerClock()
+    queue = emitter(writer, clock)
+    queue.observe(T0, [Run(0, 300, -1)])
+    queue.promote_delayed()
+    assert writer.syncs == []
+    queue.observe(T0, [Run(300, 1, 300), Run(301, 300, -1)])
+    assert writer.syncs == [(300, 300)]
+
+
 def test_a_commit_writes_the_last_offset_of_a_quiet_partition_once_and_moves_no_lag_rule() -> None:
     writer, clock = Writer(), EagerClock()
     queue = emitter(writer, clock)

@@ -33,9 +33,10 @@ from mm2py.runtime.plugins.plugins import Plugins
 from mm2py.runtime.tasks.lifecycle import Status
 from mm2py.runtime.tasks.task_host import TaskSpec, TaskWatcher
 from mm2py.runtime.tasks.task_transactions import StartGuard
+from mm2py.storage.backfill_store import BackfillStore
 from mm2py.storage.config_backing_store import ConfigBackingStore
 from mm2py.storage.config_state import ConnectorConfig, texts_of
-from mm2py.storage.memory import MemoryTopic, memory_configs, memory_statuses
+from mm2py.storage.memory import MemoryTable, MemoryTopic, memory_configs, memory_statuses
 from mm2py.testing.clock import FakeClock
 from mm2py.testing.waiting import until
 from mm2py.types import ClusterAlias, FlowName, State, TargetState, TaskId, TopicPartition, Work
@@ -456,6 +457,7 @@ class Cluster:
     clock: FakeClock = field(default_factory=FakeClock)
     configs: MemoryTopic = field(default_factory=lambda: MemoryTopic("configs"))
     statuses: MemoryTopic = field(default_factory=lambda: MemoryTopic("statuses"))
+    backfills: MemoryTopic | None = None
     nodes: dict[str, "Node"] = field(default_factory=dict[str, "Node"])
 
     def __post_init__(self) -> None:
@@ -589,6 +591,7 @@ class Node:
             membership=self.membership,
             hosts=self._host,
             overrides=self.overrides,
+            backfills=cluster.backfills and BackfillStore(MemoryTable(cluster.backfills)),
             resolve=resolve or texts_of,
             editor=lambda _: self.editor,
             meter=self.meter,

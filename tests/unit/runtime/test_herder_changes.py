@@ -8,7 +8,18 @@ from typing import cast
 import pytest
 
 from mm2py.api.context import PublishedTasks
+from mm2py.config.class_names import SOURCE_NAME
 from mm2py.errors import FatalError
+from mm2py.mirror.backfills import (
+    NO_END,
+    Job,
+    JobKind,
+    JobState,
+    Lease,
+    LeaseState,
+    encode_backfill,
+)
+from mm2py.mirror.start_positions import FIRST_START, STREAMED_PARTITIONS
 from mm2py.protocol.groups import GroupProtocol
 from mm2py.runtime.errors import (
     CONFLICTING_OPERATION,
@@ -23,6 +34,7 @@ from mm2py.runtime.errors import (
 )
 from mm2py.runtime.herder.api import OffsetEntry
 from mm2py.runtime.herder.herder import Herder
+from mm2py.storage.memory import MemoryTopic
 from mm2py.testing.waiting import until
 from mm2py.types import State, TargetState, TaskId
 from tests.kit.fakes.group_coordinator import MemoryCoordinator, MemoryGroup
@@ -258,6 +270,28 @@ async def test_a_connector_that_was_stopped_is_told_the_tasks_that_it_had(cluste
     await until(lambda: node.state("c") == "RUNNING")
     context = cast("PublishedTasks", TestConnector.made[-1].context)
     assert context.published_tasks() == had
+
+
+async def test_workers_that_follow_a_stream_are_told_what_it_had(cluster: Cluster) -> None:
+    """As above: their first start is not the flow's."""
+    cluster.backfills = MemoryTopic("backfills")
+    lease = Lease(
+        topic="t", partition=3, job="s", run=1, state=LeaseState.RELEASED,
+        start=0, end=NO_END, position=7,
+    )  # fmt: skip
+    job = Job(
+        id="s", state=JobState.DONE, run=1, lanes=1, kind=JobKind.STREAM, started_ms=1_700_000_000
+    )
+    for record in (lease, job):
+        cluster.backfills.append(*encode_backfill(record))
+    node = await cluster.leader()
+    for name in (SOURCE_NAME, "c"):
+        await node.herder.create(name, CONFIG, None, actor="t")
+    await until(lambda: node.state(SOURCE_NAME) == node.state("c") == "RUNNING")
+    source, other = [cast("PublishedTasks", it.context) for it in TestConnector.made[-2:]]
+    streamed = {STREAMED_PARTITIONS: "t-3", FIRST_START: "1700000000"}
+    assert source.published_tasks()[-1] == streamed
+    assert streamed not in other.published_tasks()
 
 
 async def test_log_levels_reach_every_node(cluster: Cluster) -> None:

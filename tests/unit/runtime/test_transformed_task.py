@@ -642,12 +642,14 @@ def test_2_records_are_counted_so_that_another_incarnation_may_begin_at_0() -> N
     assert taken[1:] == [("copies", 0, 2), ("passed", 1, 1)]
 
 
-def test_3_a_batch_of_several_parts_counts_part_by_part() -> None:
+@pytest.mark.parametrize(("base", "then"), [(10, 12), (-1, -1)])
+def test_3_a_batch_of_several_parts_counts_part_by_part(base: int, then: int) -> None:
+    """Also where the broker did not say where it is (-1)."""
     order, taken = _order(({HOME: 2}, 1, 2), ({HOME: 2, OTHER: 1}, 1, 5))
-    order.arrived(S, HOME, a_batch(0, 4, runs=((0, 2), (3, 2))), 10)
-    assert taken == [("copies", 0, 10), ("passed", 1, 2)]
+    order.arrived(S, HOME, a_batch(0, 4, runs=((0, 2), (3, 2))), base)
+    assert taken == [("copies", 0, base), ("passed", 1, 2)]
     order.arrived(S, OTHER, a_batch(5), 0)
-    assert taken[2:] == [("copies", 3, 12), ("passed", 1, 5)]
+    assert taken[2:] == [("copies", 3, then), ("passed", 1, 5)]
 
 
 @pytest.mark.parametrize(

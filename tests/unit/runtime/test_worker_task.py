@@ -15,10 +15,17 @@ from mm2py.api.context import EventKind, PartitionState, SourceGap
 from mm2py.api.task import BatchSourceTask, Delivery, Outgoing, Run
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.permit import Permit
+from mm2py.client.send.resume import OtherContentsError
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.clients import ConnectionSettings, ProducerSettings
 from mm2py.config.framework import LossPolicies
-from mm2py.errors import ConnectionFailedError, FatalError, PartitionError, TargetMovedError
+from mm2py.errors import (
+    ConnectionFailedError,
+    FatalError,
+    Mm2pyError,
+    PartitionError,
+    TargetMovedError,
+)
 from mm2py.observability.metrics import FlowMeter
 from mm2py.runtime.tasks.arrivals import Arrivals, SourceOrder
 from mm2py.runtime.tasks.lifecycle import Lifecycle
@@ -107,6 +114,19 @@ class Bench:
     def position(self, topic: str) -> bytes | None:
         key = f'["MirrorSourceConnector",{{"cluster":"A","partition":0,"topic":"{topic}"}}]'
         return self.store.written().get(key.encode())
+
+
+@pytest.mark.parametrize("order", [None, SourceOrder()], ids=["as they are", "transformed"])
+def test_other_contents_of_a_predecessor_may_be_doubled_with_transforms_alone(
+    order: SourceOrder | None,
+) -> None:
+    """Without them its records are those that the source has lost."""
+    bench = Bench(FakeTask([]), order=order)
+    bench.sender.on_doubt(TopicPartition("orders", 0), 0, 2, OtherContentsError())
+    bench.sender.on_doubt(TopicPartition("orders", 0), 3, 4, Mm2pyError("not searched"))
+    found = [(it.kind, it.first_offset, it.last_offset) for it in bench.events]
+    other = [(EventKind.MAY_BE_DOUBLED, 0, 2)] if order is not None else []
+    assert found == [*other, (EventKind.MAY_BE_DOUBLED, 3, 4)]
 
 
 async def test_nothing_is_committed_before_it_is_acknowledged() -> None:
@@ -602,6 +622,11 @@ async def test_batches_without_a_hole_become_one_run_and_a_spliced_one_stays_apa
     arrivals.add(T, A_T, a_batch(9, 1), 4)
     arrivals.flush()
     assert reports[2].runs == (Run(0, 2, 0), Run(7, 3, 2))
+    # The broker did not say where: of none of the runs that is known.
+    arrivals.add(T, A_T, a_batch(0, 4, runs=((0, 2), (7, 2))), -1)
+    arrivals.add(T, A_T, a_batch(9, 1), 4)
+    arrivals.flush()
+    assert reports[3].runs == (Run(0, 2, -1), Run(7, 2, -1), Run(9, 1, 4))
 
 
 async def test_nobody_has_to_ask_and_nothing_is_reported_after_the_end() -> None:

@@ -11,12 +11,14 @@ from mm2py.mirror.backfills import (
     LANE_LOST,
     LEASE_S,
     NO_END,
+    Job,
     JobKind,
     JobState,
     LeaseState,
     Wanted,
     Wish,
 )
+from mm2py.mirror.start_positions import FIRST_START, STREAMED_PARTITIONS
 from mm2py.storage.job_claim import BackfillRefusedError, JobClaim
 from mm2py.storage.memory import MemoryTopic
 from mm2py.types import TopicPartition
@@ -331,3 +333,42 @@ async def test_a_stream_beside_a_failover_ends_what_a_dead_one_has_reserved() ->
 
 
 # -- one attempt of a lane over fakes; the names are the invariants of ``mm2py_jobs.copy.lanes``
+
+
+@pytest.mark.parametrize("then", ["nothing", "a stream without lanes", "a backfill", "its cancel"])
+async def test_what_streams_had_is_known_to_every_later_start(then: str) -> None:
+    """Else with ``latest`` it is a first start: what has come meanwhile begins at its end, lost."""
+    stage = Stage()
+    await stage.store.start()
+    assert stage.store.streamed() == ()
+    await stage.begin()
+    began = stage.job.started_ms
+    await stage.driver.end()
+    told = {STREAMED_PARTITIONS: "t-0,t-1", FIRST_START: str(began)}
+    assert stage.store.streamed() == (told,)
+    await stage.clock.advance(60)
+    again = Stage(stage.topic)
+    if then == "a stream without lanes":  # as where Spark does not start
+        await again.begin(StreamPartitions(frozenset()), job="next")
+        await again.driver.close()
+    elif then != "nothing":
+        await again.store.start()
+        await again.passing(again.claim.claim(JobKind.BACKFILL))
+        job = Job(id="b", state=JobState.RUNNING, run=1, lanes=1, started_ms=began + 60_000)
+        await again.claim.begin(job)
+        await again.claim.write([lease_of(it, job="b") for it in (ONE, TWO)])
+        if then == "its cancel":
+            await again.claim.begin(replace(again.claim.mine, run=2))
+            await again.claim.release(JobState.CANCELLED, "cancelled")
+    late = Stage(stage.topic)
+    await late.store.start()
+    assert late.store.streamed() == (told,)
+
+
+async def test_a_backfill_alone_is_no_first_start() -> None:
+    stage = Stage()
+    await stage.store.start()
+    await stage.claim.begin(Job(id="b", state=JobState.RUNNING, run=1, lanes=1, started_ms=5))
+    await stage.claim.write([lease_of(ONE, job="b")])
+    await stage.claim.begin(replace(stage.claim.mine, run=2))
+    assert stage.store.streamed() == ()
