@@ -1,6 +1,6 @@
 """Java's rules for topic configs and ACLs of copies, and what a target that refuses them, or the copies, holds up."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
 
 import pytest
@@ -97,6 +97,7 @@ def acl_sync(
     source: FakeAdmin,
     target: FakeAdmin,
     fence: Callable[[], Awaitable[frozenset[Acl]]] = no_fence,
+    own: Collection[str] = (),
 ) -> AclSync:
     return AclSync(
         source,
@@ -106,7 +107,23 @@ def acl_sync(
         source_alias="A",
         target_alias="B",
         fence=fence,
+        own=own,
     )
+
+
+async def test_rules_that_stay_on_the_source_are_told_once_and_again_when_they_change(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    source = FakeAdmin()
+    first, second = (acl(it, AclOperation.WRITE, AclPermission.DENY) for it in ("t1", "t2"))
+    sync = acl_sync(source, FakeAdmin(), own={"User:u"})
+    source.acls = [first, acl("foreign", permission=AclPermission.DENY)]
+    await sync.run()
+    await sync.run()
+    source.acls = [second, first]
+    await sync.run()
+    told = [it.getMessage().partition("rules=")[2] for it in caplog.records]
+    assert told == ["DENY WRITE t1 User:u", "DENY WRITE t1 User:u; DENY WRITE t2 User:u"]
 
 
 def remote_topics(
