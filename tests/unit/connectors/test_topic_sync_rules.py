@@ -20,7 +20,7 @@ from mm2py.mirror.filters import DefaultConfigPropertyFilter, DefaultTopicFilter
 from mm2py.mirror.policies import policy_from_config
 from mm2py.protocol.acls import Acl, AclOperation, AclPermission, AclResourceType, PatternType
 from mm2py.protocol.configs import ConfigEntry, ConfigSource
-from mm2py.protocol.error_codes import server_error
+from mm2py.protocol.error_codes import TOPIC_AUTHORIZATION_FAILED, server_error
 from mm2py.protocol.records import Record
 from mm2py.testing.clock import FakeClock
 from mm2py.types import TopicPartition
@@ -341,10 +341,18 @@ async def test_a_copy_that_exists_and_is_not_visible_is_named_with_the_missing_r
 
     await topics.refresh()
     (cause,) = topics.waiting().values()
-    assert "Describe" not in cause, "a broker may not know yet what was created a moment ago"
+    assert "exists" not in cause, "a broker may not know yet what was created a moment ago"
     await topics.refresh()
     (cause,) = topics.waiting().values()
-    assert cause.startswith("A.t exists on B, but not for this principal: grant Describe")
+    assert cause.startswith("A.t exists on B, but in no list")
+    denied = server_error(TOPIC_AUTHORIZATION_FAILED, "u may not Write topic A.t of cluster B")
+    denied.remedy = "kafka-acls.sh --add --operation Write --topic A.t"
+    target.unwritable_topics["A.t"] = denied
+    topics = remote_topics(source, target, FakeClock())
+    await topics.refresh()
+    (cause,) = topics.waiting().values()
+    assert cause.startswith("A.t exists, but not for this principal: TOPIC_AUTHORIZATION_FAILED")
+    assert str(denied) in cause
     target.hidden.clear()
     await topics.refresh()
     assert (topics.waiting(), topics.ready()) == ({}, [TopicPartition("t", 0)])

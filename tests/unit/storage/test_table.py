@@ -314,6 +314,7 @@ class FakeAdmin:
         self.topic_id = bytes(16)
         self.described = 0
         self.denied: ServerError | None = None
+        self.hides: ServerError | None = None
 
     async def create_topics(self, topics: Sequence[NewTopic]) -> Mapping[str, ServerError | None]:
         self.created += topics
@@ -330,7 +331,7 @@ class FakeAdmin:
             return {}
         denied, partitions = self.denied if rights else None, tuple(range(self.existing))
         return {
-            name: TopicDescription(name, self.topic_id, partitions, False, None, denied)
+            name: TopicDescription(name, self.topic_id, partitions, False, self.hides, denied)
             for name in names
             if name not in self.refused
         }
@@ -377,6 +378,20 @@ async def test_a_topic_that_cannot_be_used_does_not_keep_the_others_from_being_u
     assert await topics.partitions(OFFSETS.name) == 25
     with pytest.raises(ConfigError, match="ledger cannot be created"):
         await topics.partitions("ledger")
+
+
+@pytest.mark.parametrize("right", ["Read", "Create"])
+def test_a_missing_right_is_named_with_the_command_that_grants_it(right: str) -> None:
+    denied = codes.server_error(codes.TOPIC_AUTHORIZATION_FAILED, f"u may not {right}")
+    denied.remedy = f"kafka-acls.sh --add --operation {right}"
+    admin = FakeAdmin(partitions=0 if right == "Create" else 25)
+    if right == "Create":
+        admin.refusal = denied
+    else:
+        admin.denied, admin.hides = denied, codes.server_error(codes.TOPIC_AUTHORIZATION_FAILED)
+    with pytest.raises(ConfigError, match=f"u may not {right}") as refused:
+        _ensure(admin, OFFSETS)
+    assert denied.remedy in refused.value.remedy
 
 
 def test_a_missing_topic_is_created_compacted_with_the_users_settings() -> None:
