@@ -152,13 +152,11 @@ class Authority:
         """Sign a certificate; a negative number of days is one that has expired."""
         own = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        names = x509.SubjectAlternativeName([_general_name(host) for host in hosts])
-        signed = (
-            _builder(subject, self._name, own, days=days)
-            .add_extension(names, critical=False)
-            .add_extension(self._by, critical=False)
-            .sign(self._key, hashes.SHA256())
-        )
+        builder = _builder(subject, self._name, own, days=days)
+        if hosts:
+            names = x509.SubjectAlternativeName([_general_name(host) for host in hosts])
+            builder = builder.add_extension(names, critical=False)
+        signed = builder.add_extension(self._by, critical=False).sign(self._key, hashes.SHA256())
         return Issued(signed, own, self.certificate)
 
 

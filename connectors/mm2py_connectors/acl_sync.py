@@ -8,9 +8,9 @@ keep clients from where they are to write.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import final
+from typing import Final, final
 
 from mm2py.api.policies import ReplicationPolicy
 from mm2py.config.client_properties import ClientKind, effective_client_properties
@@ -18,6 +18,7 @@ from mm2py.config.jaas import ANONYMOUS, principal_of
 from mm2py.errors import UnsupportedVersionError
 from mm2py.mirror.failovers import Fence, decode_failover
 from mm2py.mirror.filters import TopicSelection
+from mm2py.observability.logging import some_of
 from mm2py.protocol.acls import Acl, AclOperation, AclPermission, AclResourceType, PatternType
 from mm2py.protocol.error_codes import SECURITY_DISABLED
 from mm2py.protocol.records import Record
@@ -25,6 +26,9 @@ from mm2py_connectors.change_log import ChangeLog
 from mm2py_connectors.clients import LogSession, MirrorAdmin
 
 log = logging.getLogger(__name__)
+
+SHOWN: Final = 10
+"""Rules in a line of the log."""
 
 
 def own_principals(props: Mapping[str, str]) -> frozenset[str]:
@@ -47,14 +51,11 @@ def remote_acls(
     principals of the mirror's ``own``."""
     wanted: dict[Acl, None] = {}
     for acl in acls:
+        # As ``shouldReplicateAcl``, an allowed WRITE is not copied.
         if (
-            # As ``MirrorSourceConnector``: literal topic rules only; an allowed WRITE is not copied
-            # (``shouldReplicateAcl``).
-            acl.resource_type is not AclResourceType.TOPIC
-            or acl.pattern_type is not PatternType.LITERAL
-            or _allows(acl, AclOperation.WRITE)
-            or (acl.permission is AclPermission.DENY and acl.principal in own)
-            or not selection.replicate(acl.resource_name)
+            _allows(acl, AclOperation.WRITE)
+            or _is_own_denial(acl, own)
+            or not _is_of_copied(acl, selection)
         ):
             continue
         remote = replace(acl, resource_name=policy.remote_topic(source_alias, acl.resource_name))
@@ -63,6 +64,28 @@ def remote_acls(
             remote = replace(remote, operation=AclOperation.READ)
         wanted[remote] = None
     return list(wanted)
+
+
+def own_denials(
+    acls: Iterable[Acl], *, selection: TopicSelection, own: Collection[str]
+) -> list[str]:
+    """Return the rules that stay on the source because they are for principals of the mirror's
+    ``own``."""
+    ours = (it for it in acls if _is_own_denial(it, own) and _is_of_copied(it, selection))
+    return sorted({f"DENY {it.operation.name} {it.resource_name} {it.principal}" for it in ours})
+
+
+def _is_own_denial(acl: Acl, own: Collection[str]) -> bool:
+    return acl.permission is AclPermission.DENY and acl.principal in own
+
+
+def _is_of_copied(acl: Acl, selection: TopicSelection) -> bool:
+    # As ``MirrorSourceConnector``: literal topic rules only.
+    is_literal = (acl.resource_type, acl.pattern_type) == (
+        AclResourceType.TOPIC,
+        PatternType.LITERAL,
+    )
+    return is_literal and selection.replicate(acl.resource_name)
 
 
 def _allows(acl: Acl, operation: AclOperation) -> bool:
@@ -122,6 +145,8 @@ class AclSync:
         self._source_alias = source_alias
         self._target_alias = target_alias
         self._suggested = False
+        self._left: Sequence[str] = ()
+        """Rules for the mirror's own principal, as they were logged."""
         self._refusals = ChangeLog(log, "ACL cannot be created")
 
     @property
@@ -142,8 +167,10 @@ class AclSync:
             return
         # Asked after the rules: a fence is recorded before it is made.
         fence = await self._fence()
+        acls = [it for it in acls if it not in fence]
+        self._tell_left(own_denials(acls, selection=self._selection, own=self._own))
         wanted = remote_acls(
-            (it for it in acls if it not in fence),
+            acls,
             selection=self._selection,
             policy=self._policy,
             source_alias=self._source_alias,
@@ -177,6 +204,16 @@ class AclSync:
         name = f"all of {alias}"
         self._refusals.keep_only((name,))
         self._refusals.note(name, f"{error}; set sync.topic.acls.enabled=false")
+
+    def _tell_left(self, rules: Sequence[str]) -> None:
+        if rules and rules != self._left:
+            log.warning(
+                "rules are not copied, they are for the mirror's own principal and would end the "
+                "copy source=%s rules=%s",
+                self._source_alias,
+                some_of(rules, SHOWN, "; "),
+            )
+        self._left = rules
 
     def _no_authorizer(self) -> None:
         if self._suggested:

@@ -236,7 +236,7 @@ class RemoteTopics:
         if await self._tried(self._grow_short, problems) or existed:
             # Another client created or grew a topic: only the target knows its partitions.
             self._remote |= await self._list_target()
-        self._find_unseen(existed, before)
+        await self._find_unseen(existed, before)
         await self._find_hidden()
         put_off, self._put_off = self._put_off, problems[0] if problems else ""
         if self._put_off not in ("", put_off):
@@ -258,19 +258,28 @@ class RemoteTopics:
         problems.append(f"{problem}; it is tried again at every refresh")
         return None
 
-    def _find_unseen(self, existed: Collection[str], before: Mapping[str, int]) -> None:
-        """Keep copies that a list has left out though they exist; name those that no list has,
-        unless they are a moment old."""
+    async def _find_unseen(self, existed: Collection[str], before: Mapping[str, int]) -> None:
+        """Keep copies that a list has left out though they exist; name those that no list has: at
+        once where a right is missing, else unless they are a moment old."""
         unseen = {it for it in existed if it not in self._remote}
         self._remote |= {it: before[it] for it in unseen if it in before}
-        for remote in unseen & self._unseen - self._remote.keys():
+        unlisted = unseen - self._remote.keys()
+        for remote, missing in (await self._unwritable(unlisted)).items():
+            self._refusals.note(remote, f"{remote} exists, but not for this principal: {missing}")
+            unlisted.remove(remote)
+        for remote in unlisted & self._unseen:
             alias = self._flow.target_alias
             self._refusals.note(
-                remote,
-                f"{remote} exists on {alias}, but not for this principal: grant Describe and Write "
-                f"on it, or, where {alias} is still deleting it, wait",
+                remote, f"{remote} exists on {alias}, but in no list: is {alias} deleting it? wait"
             )
         self._unseen = unseen
+
+    async def _unwritable(self, copies: Collection[str]) -> Mapping[str, ServerError]:
+        try:
+            return await self._target_admin.unwritable(copies) if copies else {}
+        except RetriableError as error:
+            log.debug("it is not known why copies are not visible cause=%s", error)
+            return {}
 
     async def _find_hidden(self) -> None:
         """Distinguish topics that may not be described from deleted ones: lists have neither."""

@@ -120,7 +120,11 @@ async def flow_in_force(plan: FlowPlan, target: Cluster, clock: Clock) -> FlowNo
         return flow_of_file(plan) if plan.by_file else FlowNow(None)
     # Tables of its own: the first of others that is opened creates the topics of all.
     tables = FlowTables(
-        target, store_producer(plan.props, plan.name), permit=UNLIMITED, clock=clock
+        target,
+        store_producer(plan.props, plan.name),
+        permit=UNLIMITED,
+        clock=clock,
+        only_reads=True,
     )
     overrides = FlowOverridesStore(
         tables.own_table(

@@ -142,7 +142,10 @@ class InternalTopics:
 
     async def _ensure(self) -> None:
         wanted = [t for t in self._topics.values() if t.name not in self._partitions]
-        descriptions = dict(await self._admin.describe_topics([topic.name for topic in wanted]))
+        # For the command that grants what is missing: to read implies to describe.
+        rights = (AclOperation.READ,)
+        names = [topic.name for topic in wanted]
+        descriptions = dict(await self._admin.describe_topics(names, rights=rights))
         missing = [topic for topic in wanted if topic.name not in descriptions]
         if missing:
             self._errors |= await _create(self._admin, missing)
@@ -220,7 +223,7 @@ def _refused(topic: InternalTopic, error: ServerError) -> Exception:
         return ConfigError(
             f"internal topic {topic.name} cannot be created on the target: {error.message}",
             remedy=f"create it by hand with cleanup.policy={topic.cleanup_policy}, or give this "
-            "user the right to",
+            f"user the right to: {error.remedy}",
         )
     return error
 
@@ -230,7 +233,7 @@ def _checked(topic: InternalTopic, description: TopicDescription | None, policy:
     if description is None:
         raise RetriableError(f"internal topic {topic.name} is not visible on the target yet")
     if description.error is not None:
-        raise _unusable(topic, description.error)
+        raise _unusable(topic, description.refused or description.error)
     # No right to DescribeConfigs: Java continues likewise.
     if policy is None:
         log.warning("cleanup policy cannot be read and is not checked topic=%s", topic.name)
@@ -266,8 +269,8 @@ def _unusable(topic: InternalTopic, error: ServerError) -> Mm2pyError:
     if isinstance(error, RetriableError):
         return error
     return ConfigError(
-        f"internal topic {topic.name} cannot be used on the target: {error}",
-        remedy="give this user the rights to describe, read and write it",
+        f"internal topic {topic.name} cannot be used on the target: {error.message}",
+        remedy=f"give this user the rights to read and write it: {error.remedy}",
     )
 
 

@@ -115,6 +115,8 @@ class KafkaTable:
         reads_at_start: whether ``start`` reads to the end; False where that may have to wait for a
             transaction that only a task ends which is started later.
         restore: creates the topic again where it was deleted; None: its owner does.
+        only_reads: whether most who open it only read: ``start`` needs no right to write then, the
+            first post does.
     """
 
     def __init__(
@@ -127,8 +129,9 @@ class KafkaTable:
         follow: bool = True,
         reads_at_start: bool = True,
         restore: Callable[[], Awaitable[None]] | None = None,
+        only_reads: bool = False,
     ) -> None:
-        self._topic, self._restore = topic, restore
+        self._topic, self._restore, self._only_reads = topic, restore, only_reads
         self._prepare, self._writer, self._new_reader = prepare, writer, reader
         self._follow, self._reads_at_start = follow, reads_at_start
         self._handle: Handler | None = None
@@ -152,7 +155,8 @@ class KafkaTable:
         self._reader, self._handle = self._new_reader(), handle
         self._reader.on_again = again
         try:
-            await self._writer.start()
+            if not self._only_reads:
+                await self._writer.start()
             if self._reads_at_start:
                 await self._reader.read_to_end(handle)
         # Cancelled as well: a reader that was started half would continue following.

@@ -167,7 +167,9 @@ def stranger_key() -> Properties:
 BAD: dict[str, tuple[Callable[[SecuredRegion], Properties], str]] = {
     "expired certificate": (lambda r: r.properties("EXPIRED"), "certificate of .* has expired"),
     "wrong host name": (
-        lambda r: r.properties("OTHERHOST"), "ssl.endpoint.identification.algorithm",
+        lambda r: r.properties("OTHERHOST"),
+        "expected .*, the certificate is for DNS:kafka.example.com; .*"
+        "ssl.endpoint.identification.algorithm",
     ),
     "not trusted by the system": (
         lambda r: without_stores(r.properties("TLS")), "ssl.truststore.location",

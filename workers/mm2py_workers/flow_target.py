@@ -34,7 +34,9 @@ class FlowTarget:
         self.cluster = Cluster.of(worker, alias=flow.target, scope=f"worker of {flow}", clock=clock)
         self._producer = store_producer(worker, flow)
         self._flow, self._clock = flow, clock
-        self.tables = FlowTables(self.cluster, self._producer, permit=UNLIMITED, clock=clock)
+        self.tables = FlowTables(
+            self.cluster, self._producer, permit=UNLIMITED, clock=clock, only_reads=True
+        )
         self._factor = parse_config(WorkerConfig, worker).offset_storage_replication_factor
         self.jobs = BackfillStore(
             self.tables.own_table(

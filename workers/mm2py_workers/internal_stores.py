@@ -62,12 +62,19 @@ class FlowTables:
         cluster: that holds the topics.
         producer: settings of the writer.
         permit: this process's right to write for the flow.
+        only_reads: as of ``KafkaTable``, for all of them.
     """
 
     def __init__(
-        self, cluster: Cluster, producer: ProducerSettings, *, permit: Permit, clock: Clock
+        self,
+        cluster: Cluster,
+        producer: ProducerSettings,
+        *,
+        permit: Permit,
+        clock: Clock,
+        only_reads: bool = False,
     ) -> None:
-        self.cluster, self.permit = cluster, permit
+        self.cluster, self.permit, self._only_reads = cluster, permit, only_reads
         self._clock, self._producer = clock, producer
         self.topics = InternalTopics(Admin(cluster), clock=clock)
         self._writer = RecordWriter(cluster, producer, clock=clock, permit=permit)
@@ -96,6 +103,7 @@ class FlowTables:
             # Tasks that are not started yet end what is open.
             reads_at_start=follow or not transactional,
             restore=lambda: self.topics.restore(topic.name),
+            only_reads=self._only_reads,
         )
 
     def privileged_writer(self, worker: WorkerConfig) -> KafkaPrivilegedWriter | None:

@@ -17,7 +17,7 @@ from mm2py.observability.quantities import duration_text, size_text
 from mm2py.protocol.acls import Acl, AclOperation, AclPermission
 from mm2py.protocol.configs import ConfigSource
 from mm2py.types import LONGEST_TOPIC_NAME, TopicPartition
-from mm2py_connectors.acl_sync import own_principals, remote_acls
+from mm2py_connectors.acl_sync import own_denials, own_principals, remote_acls
 from mm2py_connectors.config_sync import config_operations
 from mm2py_jobs.copy_limits import Limit, is_shorter, limits_of, number_of
 from mm2py_jobs.doctor.cluster_checks import creatable
@@ -289,10 +289,15 @@ async def acls(flow: Examined) -> AsyncIterator[Row]:
     if ours is None:
         yield Level.OK.row(f"{source.alias} has no authorizer: no rules are synced")
         return
-    there = await flow.topics("target")
+    there, own = await flow.topics("target"), own_principals(flow.connector)
+    if left := own_denials(ours, selection=flow.names.selection, own=own):
+        yield Level.OK.row(
+            f"rules for the mirror's own principal stay on {source.alias}, on copies they would "
+            f"end the copy: {some(left)}"
+        )
     wanted = [
         it
-        for it in remote_acls(ours, selection=flow.names.selection, policy=flow.policy, source_alias=flow.aliases.source, own=own_principals(flow.connector))
+        for it in remote_acls(ours, selection=flow.names.selection, policy=flow.policy, source_alias=flow.aliases.source, own=own)
         # A rule that denies writing is a failover's own.
         if it.resource_name in there and (it.permission, it.operation) != (AclPermission.DENY, AclOperation.WRITE)
     ]  # fmt: skip

@@ -282,7 +282,7 @@ class FailoverClusters:
 
     def _tables(self, cluster: Cluster, plan: FlowPlan) -> FlowTables:
         producer = store_producer(plan.props, plan.name)
-        return FlowTables(cluster, producer, permit=UNLIMITED, clock=self.clock)
+        return FlowTables(cluster, producer, permit=UNLIMITED, clock=self.clock, only_reads=True)
 
     def _store(self, tables: FlowTables, plan: FlowPlan, *, drives: bool) -> FailoverStore:
         topic = failover_topic(plan.name.source)

@@ -30,7 +30,7 @@ from mm2py.client.connect.group_admin import Committed, GroupAdmin, GroupCatalog
 from mm2py.client.connect.share_positions import CONSUMER_GROUPS, SHARE_GROUPS, GroupRequests
 from mm2py.client.fetch.log_reader import LogReader
 from mm2py.client.parts import chunks
-from mm2py.clock import Clock
+from mm2py.clock import Clock, together
 from mm2py.config.mirror_options import GROUPS_EXCLUDE
 from mm2py.errors import (
     ConnectionFailedError,
@@ -131,12 +131,29 @@ async def move_groups(
         RetriableError: the target does not answer, or not for some groups; the others are moved.
     """
     kinds = await _exact(clusters) if source_there else [await _without_source(clusters)]
-    return [move for groups in kinds for move in await move_all(clusters, groups, writes=writes)]
+    return await move_all(clusters, kinds, writes=writes)
 
 
-async def move_all(clusters: FailoverClusters, groups: Groups, *, writes: bool) -> list[GroupMove]:
-    """Write the offsets of groups of one kind, as ``move_groups``; ``RetriableError``: some are not
-    written; the others are."""
+async def move_all(
+    clusters: FailoverClusters, kinds: Sequence[Groups], *, writes: bool
+) -> list[GroupMove]:
+    """Write the offsets of groups, as ``move_groups``, all kinds side by side; ``RetriableError``:
+    some are not written; the others are, of whichever kind."""
+    unanswered: dict[str, RetriableError] = {}
+    moves = await together(*(_move_kind(clusters, it, unanswered, writes=writes) for it in kinds))
+    if unanswered:
+        raise _not_moved(clusters, unanswered, sum(len(it.offsets) for it in kinds))
+    return [move for of_kind in moves for move in of_kind]
+
+
+async def _move_kind(
+    clusters: FailoverClusters,
+    groups: Groups,
+    unanswered: dict[str, RetriableError],
+    *,
+    writes: bool,
+) -> list[GroupMove]:
+    """Move the groups of one kind; those that are not written now are added to ``unanswered``."""
     target = GroupAdmin(clusters.target, groups.requests)
     offsets, left = groups.offsets, groups.left
     if not await target.are_supported():
@@ -144,7 +161,6 @@ async def move_all(clusters: FailoverClusters, groups: Groups, *, writes: bool) 
         return [GroupMove(group=group, moved=0, left=(why,)) for group in sorted(offsets)]
     committed = await committed_of(target, list(offsets), clusters.clock)
     moves: list[GroupMove] = []
-    unanswered: dict[str, RetriableError] = {}
     names = sorted(offsets)
     writer = _Commits(target, await target.coordinators(names)) if writes else None
     for part in chunks(names, AT_ONCE):
@@ -160,8 +176,6 @@ async def move_all(clusters: FailoverClusters, groups: Groups, *, writes: bool) 
                 raise answer
             else:
                 moves.append(replace(answer, left=_shown(answer.left)))
-    if unanswered:
-        raise _not_moved(clusters, unanswered, len(names))
     return moves
 
 
@@ -282,27 +296,43 @@ async def _exact(clusters: FailoverClusters) -> list[Groups]:
     async with AsyncExitStack() as stack:
         stack.push_async_callback(maps.close)
         await maps.read()
-        checkpoints = await _read_checkpoints(clusters)
-        return [
-            await exact_of(clusters, CONSUMER_GROUPS, maps, checkpoints),
-            await exact_of(clusters, SHARE_GROUPS, maps, {}),
-        ]
+        return await exact_of(clusters, maps, await _read_checkpoints(clusters))
 
 
 async def exact_of(
-    clusters: FailoverClusters, requests: GroupRequests, maps: "BothMaps", checkpoints: Checkpoints
-) -> Groups:
-    """Return where groups of one kind are by their offsets at the source; by their checkpoints,
+    clusters: FailoverClusters, maps: "BothMaps", checkpoints: Checkpoints
+) -> list[Groups]:
+    """Return where groups of each kind are by their offsets at the source; by their checkpoints,
     where those cannot be read."""
-    selected, groups = group_filter_from_config(clusters.of_groups), Groups(requests)
-    async with clusters.source() as source:
-        admin = GroupAdmin(source, requests)
+    selected = group_filter_from_config(clusters.of_groups)
+
+    async def ask(admin: GroupAdmin) -> tuple[GroupCatalog, Mapping[str, Committed]]:
         catalog = await groups_of(admin, clusters.clock)
         names = [it for it in catalog.groups if selected.should_replicate_group(it)]
-        by_group = await committed_of(admin, names, clusters.clock)
+        return catalog, await committed_of(admin, names, clusters.clock)
+
+    # Side by side, as clients wait: each question may take as long as coordinators may.
+    async with clusters.source() as source:
+        consumers, shares = await together(
+            ask(GroupAdmin(source)), ask(GroupAdmin(source, SHARE_GROUPS))
+        )
+    # One after the other: both read the same maps.
+    return [
+        await _placed(Groups(CONSUMER_GROUPS), *consumers, maps, checkpoints),
+        await _placed(Groups(SHARE_GROUPS), *shares, maps, {}),
+    ]
+
+
+async def _placed(
+    groups: Groups,
+    catalog: GroupCatalog,
+    by_group: Mapping[str, Committed],
+    maps: "BothMaps",
+    checkpoints: Checkpoints,
+) -> Groups:
     await place_all(groups, by_group, maps, checkpoints)
     unread = {it for it, committed in by_group.items() if isinstance(committed, Mm2pyError)}
-    if requests is CONSUMER_GROUPS and (catalog.missing or unread):
+    if groups.requests is CONSUMER_GROUPS and (catalog.missing or unread):
         # A broker that has these groups is gone: their last translated offsets are better than
         # none.
         listed = await maps.by_checkpoints(checkpoints)

@@ -15,14 +15,15 @@ import socket
 import ssl
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, NamedTuple, TypeVar, final
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple, TypeVar, cast, final
 
 from mm2py.client.connect.certificates import peer_expires_s
 from mm2py.client.connect.credentials import Credentials
 from mm2py.client.connect.open_socket import AddressTurn, connect_socket, reason_of
 from mm2py.client.connect.round_trip import FIRST_PINGS, RoundTrip
-from mm2py.client.connect.tls import tls_failure
+from mm2py.client.connect.tls import TlsContexts, is_for_another_host, names_of, tls_failure
 from mm2py.client.connect.wire import Buffer, Wire, start_tls
 from mm2py.client.pacing import RequestPace
 from mm2py.config.clients import ConnectionSettings
@@ -66,6 +67,8 @@ _FIRST_RELEASE: Final = {
 }
 """First Kafka release with a request in that version, if newer than the oldest supported
 release."""
+_NAMES_S: Final = 2.0
+"""How long to look at the names of a certificate that was refused."""
 _SASL_HINT: Final = (
     " on the first request, as SASL listeners do without a login: check security.protocol"
 )
@@ -190,13 +193,17 @@ class BrokerConnection:
     async def _start(self, context: ssl.SSLContext | None) -> None:
         if context is not None:
             assert self._settings.tls is not None
+            peer = self._sock.getpeername()[0]
             try:
                 self._sock = secured = await start_tls(self._sock, context, self.host)
             except OSError as error:
                 # An address that answered before speaks this
                 # protocol: its end is an outage, no wrong property.
                 known = self.address in self._credentials.greeted
-                raise tls_failure(error, self.address, self._settings.tls, known=known) from None
+                names = await self._names_shown(peer) if is_for_another_host(error) else ""
+                raise tls_failure(
+                    error, self.address, self._settings.tls, known=known, names=names
+                ) from None
             self.certificate_expires_s = peer_expires_s(secured)
         self._wire = Wire(self._sock, self, self._pool)
         try:
@@ -210,6 +217,22 @@ class BrokerConnection:
         # A SASL exchange follows ApiVersions, as in Java's SaslClientAuthenticator.
         await self._log_in()
         self._opened_id = self._correlation_id
+
+    async def _names_shown(self, peer: str) -> str:
+        """Return the hosts that the certificate at an IP address is for, empty if it cannot be
+        seen.
+
+        OpenSSL shows none that it refused: one more handshake, with the host's name unchecked, and
+        nothing is said after it.
+        """
+        assert self._settings.tls is not None
+        context = TlsContexts(replace(self._settings.tls, check_hostname=False)).current()
+        with suppress(OSError, Mm2pyError):
+            async with asyncio.timeout(_NAMES_S):
+                sock = await connect_socket(peer, self.port, self._settings, AddressTurn())
+                with await start_tls(sock, context, self.host) as secured:
+                    return names_of(cast("Mapping[str, object]", secured.getpeercert()))
+        return ""
 
     async def _negotiate(self) -> None:
         # The newest version first, without knowing what the

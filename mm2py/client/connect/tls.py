@@ -10,22 +10,28 @@ import secrets
 import ssl
 import sys
 import tempfile
-from collections.abc import Generator
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, final
+from typing import Final, cast, final
 
 from mm2py.client.connect.certificates import chain_expires_s
 from mm2py.client.connect.open_socket import reason_of
 from mm2py.config.key_material import Identity, read_identity, read_trusted
 from mm2py.config.security import TlsSettings
 from mm2py.errors import AuthenticationError, ConfigError, ConnectionFailedError, Mm2pyError
+from mm2py.observability.logging import some_of
 
 NO_TLS_REMEDY: Final = (
     "set security.protocol to PLAINTEXT or SASL_PLAINTEXT, or name the TLS "
     "port in bootstrap.servers"
 )
-_EXPIRED, _NOT_YET_VALID, _OTHER_HOST, _OTHER_IP = 10, 9, 62, 64
+_NAMES: Final = 10
+"""Names of a certificate in an error."""
+
+_EXPIRED, _NOT_YET_VALID = 10, 9
+_OTHER_NAMES: Final = (62, 64)
+"""Of another host, of another IP address."""
 _PLAIN_REASONS: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG")
 
 
@@ -136,15 +142,32 @@ def _readable(content: bytes) -> Generator[str, None, None]:
             Path(path).unlink()
 
 
+def is_for_another_host(error: Exception) -> bool:
+    """Whether a handshake failed by the names of the certificate alone."""
+    return isinstance(error, ssl.SSLCertVerificationError) and error.verify_code in _OTHER_NAMES
+
+
+def names_of(certificate: Mapping[str, object]) -> str:
+    """Return for which hosts a certificate (``getpeercert``) is, as openssl prints it; without
+    alternative names by its subject."""
+    names = cast("Sequence[tuple[str, str]]", certificate.get("subjectAltName", ()))
+    if not names:
+        subject = cast("Sequence[Sequence[tuple[str, str]]]", certificate.get("subject", ()))
+        names = [("CN", value) for part in subject for key, value in part if key == "commonName"]
+    shown = [f"{'IP' if kind == 'IP Address' else kind}:{value}" for kind, value in names]
+    return some_of(shown, _NAMES) if shown else "no name"
+
+
 def tls_failure(
-    error: Exception, address: str, tls: TlsSettings, *, known: bool = False
+    error: Exception, address: str, tls: TlsSettings, *, known: bool = False, names: str = ""
 ) -> Mm2pyError:
     """Return the error to raise for a failed handshake; it names the property to change.
 
-    ``known``: an earlier TLS handshake with this address succeeded.
+    ``known``: an earlier TLS handshake with this address succeeded. ``names``: ``names_of`` the
+    certificate, where it is for another host.
     """
     if isinstance(error, ssl.SSLCertVerificationError):
-        return _distrust(error, address, tls)
+        return _distrust(error, address, tls, names)
     reason = (getattr(error, "reason", None) or "") if isinstance(error, ssl.SSLError) else ""
     # OpenSSL's names for bytes that are no TLS record; they differ between its releases.
     if any(word in reason for word in _PLAIN_REASONS):
@@ -166,7 +189,9 @@ def tls_failure(
     )
 
 
-def _distrust(error: ssl.SSLCertVerificationError, address: str, tls: TlsSettings) -> Mm2pyError:
+def _distrust(
+    error: ssl.SSLCertVerificationError, address: str, tls: TlsSettings, names: str
+) -> Mm2pyError:
     if error.verify_code == _EXPIRED:
         problem, remedy = (
             "has expired",
@@ -174,8 +199,10 @@ def _distrust(error: ssl.SSLCertVerificationError, address: str, tls: TlsSetting
         )
     elif error.verify_code == _NOT_YET_VALID:
         problem, remedy = "is not valid yet", "check the clocks of both machines"
-    elif error.verify_code in (_OTHER_HOST, _OTHER_IP):
+    elif is_for_another_host(error):
         problem = "is not for this host name"
+        if names:
+            problem += f": expected {address.rpartition(':')[0]}, the certificate is for {names}"
         remedy = (
             "use a name of the certificate in bootstrap.servers and the brokers' "
             "advertised.listeners, or set ssl.endpoint.identification.algorithm to nothing"

@@ -225,7 +225,8 @@ class LogReader:
             if topics and not topics[0].error_code:
                 return [TopicPartition(self._topic, p.partition) for p in topics[0].partitions]
             code = topics[0].error_code if topics else 3
-            error = server_error(code, f"topic {self._topic}")
+            denied = self._cluster.denied(code, "Read", self._topic)
+            error = denied or server_error(code, f"topic {self._topic}")
             missing = code == UNKNOWN_TOPIC_OR_PARTITION and not self._waits_for_topic
             if missing or not isinstance(error, RetriableError):
                 raise error
@@ -248,7 +249,8 @@ class LogReader:
                 elif isinstance(listed.error, RetriableError):
                     problem = listed.error
                 else:
-                    raise listed.error
+                    code = listed.error.code
+                    raise self._cluster.denied(code, "Read", tp.topic) or listed.error
             if problem is not None:
                 await self._pause(problem)
         self._progress()

@@ -24,9 +24,9 @@ from mm2py.client.connect.cluster import Cluster
 from mm2py.client.permit import UNLIMITED, Permit
 from mm2py.client.send.sender import Sender
 from mm2py.client.send.transactions import Transactions
-from mm2py.clock import Clock, set_within
+from mm2py.clock import Clock, cancelled, set_within
 from mm2py.config.clients import ProducerSettings
-from mm2py.errors import ConnectionFailedError, FatalServerError, RetriableError
+from mm2py.errors import ConnectionFailedError, FatalServerError, Mm2pyError, RetriableError
 from mm2py.protocol.record_batch import RecordBatch
 from mm2py.protocol.records import NewRecord, encode_batch
 from mm2py.types import TopicPartition
@@ -98,13 +98,26 @@ class RecordWriter:
         self._idle.set()
         self._starting = asyncio.Lock()
         self._started = self._closed = False
+        self._opening: asyncio.Task[None] | None = None
+        """A start for posts that came before it."""
 
     async def start(self) -> None:
-        """Get a producer id, once; ``RetriableError`` when the cluster cannot give one now."""
+        """Get a producer id, once; ``RetriableError`` when the cluster cannot give one now.
+
+        Without it the first post does; it fails where there is none.
+        """
         async with self._starting:
             if not self._started:
                 await self._sender.start()
                 self._started = True
+                for post in [it for waiting in self._unanswered.values() for it in waiting]:
+                    self._send(post)
+
+    async def _open(self) -> None:
+        try:
+            await self.start()
+        except Mm2pyError as error:
+            self._fail_all(error)
 
     async def write(self, tp: TopicPartition, records: Sequence[NewRecord]) -> int:
         """Write ``records`` as one batch and return the offset of the first.
@@ -167,12 +180,17 @@ class RecordWriter:
             return
         self._closed = True
         self._end_watch()
+        await cancelled(self._opening)
         await self._sender.close()
         self._fail_all(_closed())
 
     # ---- inside ----
 
     def _send(self, post: Post) -> None:
+        if not self._started:  # ``start`` sends it
+            if self._opening is None or self._opening.done():
+                self._opening = asyncio.create_task(self._open(), name="open the writer")
+            return
         records = post.records
         data = encode_batch(records)
         newest = max(record.timestamp for record in records)

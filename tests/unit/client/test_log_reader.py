@@ -37,6 +37,7 @@ from tests.kit.fakes.late_clock import LateClock
 from tests.unit.client.client_stage import connected_to, signed
 
 FETCH, LIST_OFFSETS, METADATA = 1, 2, 3
+DENIED = r"TOPIC_AUTHORIZATION_FAILED.*--operation Read --topic log"
 Seen = list[tuple[int, int, bytes | None]]
 TP, OTHER = TopicPartition("log", 0), TopicPartition("log", 1)
 
@@ -128,19 +129,18 @@ async def test_lost_connections_and_moved_leaders_are_survived() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "error", "said"),
+    ("api", "code", "error", "said"),
     [
-        (29, FatalServerError, r"TOPIC_AUTHORIZATION_FAILED.*--operation Read --topic log"),
-        (6, RequestTimedOutError, "500 ms: NOT_LEADER_OR_FOLLOWER"),
+        *((api, 29, FatalServerError, DENIED) for api in (FETCH, LIST_OFFSETS, METADATA)),
+        (FETCH, 6, RequestTimedOutError, "500 ms: NOT_LEADER_OR_FOLLOWER"),
     ],
-    ids=["a topic that may not be read", "a leader that stays away"],
 )
 async def test_what_cannot_be_read_ends_the_read_with_its_cause(
-    code: int, error: type[Exception], said: str
+    api: int, code: int, error: type[Exception], said: str
 ) -> None:
     async with log_reader(api_timeout_ms=500) as (broker, reader):
         broker.append(TP, batch("a"))
-        broker.fail_next(FETCH, code, 10_000)
+        broker.fail_next(api, code, 10_000)
         with pytest.raises(error, match=said):
             await read(reader)
 

@@ -145,6 +145,34 @@ def test_a_failed_handshake_names_what_to_change(
         raise told
 
 
+@pytest.mark.parametrize(
+    ("hosts", "names"),
+    [
+        (("kafka.example.com", "10.1.2.3"), "DNS:kafka.example.com, IP:10.1.2.3"),
+        ((), "CN:broker"),
+        (
+            tuple(f"kafka-{it}" for it in range(12)),
+            ", ".join(f"DNS:kafka-{it}" for it in range(10)) + " and 2 more",
+        ),
+    ],
+)
+async def test_a_certificate_of_another_host_is_refused_with_the_names_that_it_has(
+    tmp_path: Path, hosts: tuple[str, ...], names: str
+) -> None:
+    issued = AUTHORITY.issue("broker", hosts=hosts)
+    async with FakeBroker(tls=served_by(issued, tmp_path)) as broker:
+        settings = ConnectionSettings(
+            bootstrap_servers=broker.bootstrap_servers,
+            security_protocol="SSL",
+            tls=TlsSettings(truststore=TRUST),
+        )
+        cluster = Cluster(settings, alias="B", clock=FakeClock())
+        told = f"name: expected 127.0.0.1, the certificate is for {names}; use a name of the"
+        with pytest.raises(ConnectionFailedError, match=told):
+            await cluster.connect()
+        await cluster.close()
+
+
 # -- until when certificates are valid, as far as connections and key stores show it
 
 

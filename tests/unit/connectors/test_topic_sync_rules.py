@@ -1,6 +1,6 @@
 """Java's rules for topic configs and ACLs of copies, and what a target that refuses them, or the copies, holds up."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
 
 import pytest
@@ -20,7 +20,7 @@ from mm2py.mirror.filters import DefaultConfigPropertyFilter, DefaultTopicFilter
 from mm2py.mirror.policies import policy_from_config
 from mm2py.protocol.acls import Acl, AclOperation, AclPermission, AclResourceType, PatternType
 from mm2py.protocol.configs import ConfigEntry, ConfigSource
-from mm2py.protocol.error_codes import server_error
+from mm2py.protocol.error_codes import TOPIC_AUTHORIZATION_FAILED, server_error
 from mm2py.protocol.records import Record
 from mm2py.testing.clock import FakeClock
 from mm2py.types import TopicPartition
@@ -97,6 +97,7 @@ def acl_sync(
     source: FakeAdmin,
     target: FakeAdmin,
     fence: Callable[[], Awaitable[frozenset[Acl]]] = no_fence,
+    own: Collection[str] = (),
 ) -> AclSync:
     return AclSync(
         source,
@@ -106,7 +107,23 @@ def acl_sync(
         source_alias="A",
         target_alias="B",
         fence=fence,
+        own=own,
     )
+
+
+async def test_rules_that_stay_on_the_source_are_told_once_and_again_when_they_change(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    source = FakeAdmin()
+    first, second = (acl(it, AclOperation.WRITE, AclPermission.DENY) for it in ("t1", "t2"))
+    sync = acl_sync(source, FakeAdmin(), own={"User:u"})
+    source.acls = [first, acl("foreign", permission=AclPermission.DENY)]
+    await sync.run()
+    await sync.run()
+    source.acls = [second, first]
+    await sync.run()
+    told = [it.getMessage().partition("rules=")[2] for it in caplog.records]
+    assert told == ["DENY WRITE t1 User:u", "DENY WRITE t1 User:u; DENY WRITE t2 User:u"]
 
 
 def remote_topics(
@@ -324,10 +341,18 @@ async def test_a_copy_that_exists_and_is_not_visible_is_named_with_the_missing_r
 
     await topics.refresh()
     (cause,) = topics.waiting().values()
-    assert "Describe" not in cause, "a broker may not know yet what was created a moment ago"
+    assert "exists" not in cause, "a broker may not know yet what was created a moment ago"
     await topics.refresh()
     (cause,) = topics.waiting().values()
-    assert cause.startswith("A.t exists on B, but not for this principal: grant Describe")
+    assert cause.startswith("A.t exists on B, but in no list")
+    denied = server_error(TOPIC_AUTHORIZATION_FAILED, "u may not Write topic A.t of cluster B")
+    denied.remedy = "kafka-acls.sh --add --operation Write --topic A.t"
+    target.unwritable_topics["A.t"] = denied
+    topics = remote_topics(source, target, FakeClock())
+    await topics.refresh()
+    (cause,) = topics.waiting().values()
+    assert cause.startswith("A.t exists, but not for this principal: TOPIC_AUTHORIZATION_FAILED")
+    assert str(denied) in cause
     target.hidden.clear()
     await topics.refresh()
     assert (topics.waiting(), topics.ready()) == ({}, [TopicPartition("t", 0)])

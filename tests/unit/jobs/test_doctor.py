@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import cast
 
 import pytest
@@ -18,6 +18,9 @@ from mm2py.errors import (
     RetriableError,
     UsageError,
 )
+from mm2py.mirror.filters import DefaultTopicFilter, TopicSelection
+from mm2py.mirror.policies import policy_from_config
+from mm2py.protocol.acls import Acl, AclOperation, AclPermission, AclResourceType, PatternType
 from mm2py.protocol.admin_messages import ClientQuota
 from mm2py.testing.clock import FakeClock
 from mm2py.types import ClusterAlias, FlowName, TopicPartition
@@ -185,6 +188,48 @@ async def test_topics_that_a_policy_of_ones_own_gives_one_name_are_refused() -> 
         (Level.ERROR, "Orders, orders would be copied into one topic, orders")
     ]
     assert "topics.exclude" in rows[0].remedy
+
+
+async def test_rules_for_the_mirror_s_own_principal_are_shown_as_those_that_stay() -> None:
+    denial = Acl(
+        AclResourceType.TOPIC, "orders", PatternType.LITERAL, "User:u", "*",
+        AclOperation.WRITE, AclPermission.DENY,
+    )  # fmt: skip
+    login = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="u";'
+
+    class Side:
+        def __init__(self, alias: str, *rules: Acl) -> None:
+            self.alias, self._rules = alias, rules
+
+        async def acls(self) -> tuple[Acl, ...]:
+            return self._rules
+
+    class Flow:
+        """What the check asks."""
+
+        sides = MappingProxyType({"source": Side("A", denial), "target": Side("B")})
+        config = SimpleNamespace(sync_topic_acls_enabled=True)
+        aliases = SimpleNamespace(source="A")
+        policy = policy_from_config({})
+        connector = MappingProxyType(
+            {
+                "target.cluster.security.protocol": "SASL_SSL",
+                "target.cluster.sasl.jaas.config": login,
+            }
+        )
+        names = SimpleNamespace(
+            selection=TopicSelection(
+                policy, DefaultTopicFilter({}), source_alias="A", target_alias="B"
+            )
+        )
+
+        async def topics(self, _side: str) -> dict[str, object]:
+            return {"A.orders": 0}
+
+    rows = [row async for row in flow_checks.acls(cast("Examined", Flow()))]
+    assert [it.level for it in rows] == [Level.OK, Level.OK]
+    assert "stay on A" in rows[0].text
+    assert rows[0].text.endswith("DENY WRITE orders User:u")
 
 
 async def test_a_question_is_asked_once_and_again_only_where_it_failed() -> None:

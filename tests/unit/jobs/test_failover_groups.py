@@ -12,7 +12,7 @@ import pytest
 
 from mm2py.client.connect.admin import ListedOffset, TopicDescription
 from mm2py.client.connect.group_admin import Committed, GroupCatalog, GroupListing
-from mm2py.client.connect.share_positions import CONSUMER_GROUPS
+from mm2py.client.connect.share_positions import CONSUMER_GROUPS, SHARE_GROUPS, GroupRequests
 from mm2py.errors import ConnectionFailedError, FatalError, RetriableError, ServerError
 from mm2py.mirror.checkpoints import Checkpoint
 from mm2py.mirror.failovers import Failover, Step, encode_failover
@@ -127,7 +127,7 @@ async def test_groups_are_moved_side_by_side(monkeypatch: pytest.MonkeyPatch) ->
     offset = OffsetToCommit("orders", 0, 5)
     groups = Groups(CONSUMER_GROUPS, {f"g{it}": {ORDERS: offset} for it in range(120)})
     async with asyncio.timeout(90):
-        moves = await move_all(cast("FailoverClusters", SameNames()), groups, writes=True)
+        moves = await move_all(cast("FailoverClusters", SameNames()), [groups], writes=True)
     assert [it.group for it in moves] == sorted(groups.offsets)
     assert [it.group for it in moves if it.left or it.moved != 1] == ["g7"]
 
@@ -159,7 +159,7 @@ async def test_a_coordinator_that_is_away_holds_up_its_own_groups_which_the_erro
     clusters = cast("Any", SameNames())
     clusters.of_groups = {"groups.exclude": "old-.*"}
     with pytest.raises(RetriableError, match=r"61 of 121 groups .*b,\.c, .*b2:9092") as error:
-        await move_all(clusters, groups, writes=True)
+        await move_all(clusters, [groups], writes=True)
     assert here <= set(tried)
     assert len(tried) < len(groups.offsets), "clients wait for each question"
     command = re.search(r"mm2py flow set 'A/B' groups.exclude='([^']*)'", error.value.remedy)
@@ -167,6 +167,57 @@ async def test_a_coordinator_that_is_away_holds_up_its_own_groups_which_the_erro
     left = group_filter_from_config({"groups": ".*", "groups.exclude": command[1]})
     named = {"b,.c", *(f"x{it}" for it in range(100, 119)), "old-1"}
     assert {it for it in {*named, *away, *here} if not left.should_replicate_group(it)} == named
+
+
+class OneKindAway(DistantGroups):
+    """Consumer groups' coordinator does not answer; questions of each kind wait for the other's."""
+
+    both: ClassVar[dict[str, asyncio.Barrier]] = {}
+    moved: ClassVar[set[str]] = set()
+
+    def __init__(self, _cluster: object = None, requests: GroupRequests = CONSUMER_GROUPS) -> None:
+        super().__init__()
+        self._requests = requests
+
+    async def _with_other(self, question: str) -> None:
+        await self.both.setdefault(question, asyncio.Barrier(2)).wait()
+
+    async def list_groups(self) -> GroupCatalog:
+        await self._with_other("list")
+        return await super().list_groups()
+
+    async def committed(self, groups: Collection[str], /) -> dict[str, Committed]:
+        await self._with_other("committed")
+        return await super().committed(groups)
+
+    async def commit(
+        self, group: str, offsets: Sequence[OffsetToCommit]
+    ) -> dict[TopicPartition, ServerError | None]:
+        if self._requests is CONSUMER_GROUPS:
+            raise ConnectionFailedError("no connection to b2:9092 (id 2)")
+        self.moved.add(group)
+        return {TopicPartition(it.topic, it.partition): None for it in offsets}
+
+
+async def test_both_kinds_of_groups_are_asked_for_and_moved_side_by_side(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A coordinator that is away costs its time once, and holds up no groups of the other kind."""
+    monkeypatch.setattr("mm2py_jobs.failover.groups.GroupAdmin", OneKindAway)
+    monkeypatch.setattr(OneKindAway, "both", {})
+    monkeypatch.setattr(OneKindAway, "moved", set())
+    clusters = cast("Any", SameNames())
+    clusters.of_groups = {"groups": ".*"}
+    offset = OffsetToCommit("orders", 0, 5)
+    kinds = (
+        Groups(CONSUMER_GROUPS, {"c": {ORDERS: offset}}),
+        Groups(SHARE_GROUPS, {"s": {ORDERS: offset}}),
+    )
+    async with asyncio.timeout(90):
+        await exact_of(clusters, cast("BothMaps", TwoInOne("")), {})
+        with pytest.raises(RetriableError, match=r"1 of 2 groups .*: c: no connection to b2"):
+            await move_all(clusters, kinds, writes=True)
+    assert OneKindAway.moved == {"s"}
 
 
 class AheadGroups(DistantGroups):
@@ -187,7 +238,7 @@ async def test_the_record_of_a_failover_has_room_for_thousands_of_groups_that_st
             TopicPartition("orders", number): OffsetToCommit("orders", number, it * number % 99_991)
             for number in range(20)
         }
-    moves = await move_all(cast("FailoverClusters", SameNames()), groups, writes=True)
+    moves = await move_all(cast("FailoverClusters", SameNames()), [groups], writes=True)
     assert {it.left[-1] for it in moves} == {"and 15 more: mm2py group describe"}
     failover = replace(moved_back(Step.VERIFY), groups=tuple(moves))
     assert len(encode_failover(failover)[1]) < 500_000
@@ -392,7 +443,7 @@ async def test_a_group_that_cannot_be_read_gets_the_offsets_of_its_checkpoints(
     clusters = cast("Any", SameNames())
     clusters.of_groups = {"groups": ".*"}
     maps = cast("BothMaps", WithCheckpoints(""))
-    found = await _ended(clusters.clock, exact_of(clusters, CONSUMER_GROUPS, maps, {}))
+    found, _ = await _ended(clusters.clock, exact_of(clusters, maps, {}))
     assert {it: list(offsets) for it, offsets in found.offsets.items()} == {"moves": [ORDERS]}
     assert ["cannot be read" in it for it in found.left["moves"]] == [True, False]
 

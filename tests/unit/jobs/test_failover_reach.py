@@ -33,6 +33,7 @@ from tests.kit.fakes.broker import FakeBroker
 from tests.unit.rest.job_fakes import PLAN
 
 AB: Final = FlowName(ClusterAlias("A"), ClusterAlias("B"))
+INIT_PRODUCER_ID: Final = 22
 STOP, RESUME, CREATE = "/flows/A-%3EB/stop", "/flows/B-%3EA/resume", "/flows"
 FAR: Final = RetriableError("not ready (503): IO Error trying to forward REST request")
 
@@ -166,6 +167,7 @@ async def test_what_opens_a_flow_that_was_changed_over_rest_creates_no_topic(
         flow = OpenFlow(plan, role="job")
         async with flow if opened == "job" else FailoverClusters(plan, back, SYSTEM_CLOCK):
             assert list(broker.cluster.topics) == [flows]
+        assert not broker.count(INIT_PRODUCER_ID), "a plan may be without the right to write"
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from mm2py.config.clients import ProducerSettings
 from mm2py.errors import (
     ConfigError,
     ConnectionFailedError,
+    FatalServerError,
     RequestTimedOutError,
     RetriableError,
     ServerError,
@@ -40,6 +41,7 @@ from tests.unit.client.client_stage import cluster_of, connected_to
 from tests.unit.runtime.runtime_fakes import EagerClock
 
 PARTITIONS = 5
+INIT_PRODUCER_ID = 22
 
 
 @dataclass
@@ -69,11 +71,15 @@ class Rig:
 
 @asynccontextmanager
 async def rig(
-    *, permit: Permit = UNLIMITED, follow: bool = True, started: bool = True
+    *,
+    permit: Permit = UNLIMITED,
+    follow: bool = True,
+    started: bool = True,
+    only_reads: bool = False,
 ) -> AsyncGenerator[Rig]:
     async with (
         FakeBroker(topics={"t": PARTITIONS}) as broker,
-        rig_on(broker, permit=permit, follow=follow) as it,
+        rig_on(broker, permit=permit, follow=follow, only_reads=only_reads) as it,
     ):
         if started:
             await it.start()
@@ -82,7 +88,11 @@ async def rig(
 
 @asynccontextmanager
 async def rig_on(
-    broker: FakeBroker, *, permit: Permit = UNLIMITED, follow: bool = True
+    broker: FakeBroker,
+    *,
+    permit: Permit = UNLIMITED,
+    follow: bool = True,
+    only_reads: bool = False,
 ) -> AsyncGenerator[Rig]:
     async with connected_to(broker) as cluster:
         producer = ProducerSettings(connection=cluster.settings)
@@ -100,7 +110,13 @@ async def rig_on(
             return PARTITIONS
 
         table = KafkaTable(
-            "t", prepare=partitions, writer=writer, reader=reader, follow=follow, restore=restore
+            "t",
+            prepare=partitions,
+            writer=writer,
+            reader=reader,
+            follow=follow,
+            restore=restore,
+            only_reads=only_reads,
         )
         try:
             yield Rig(broker, writer, reader, table, restored)
@@ -155,6 +171,22 @@ async def test_a_table_neither_reads_nor_writes_before_a_start_that_may_be_repea
         await table.post([(b"k", b"v")])
         await table.stop()
         await table.stop()
+
+
+async def test_who_only_reads_needs_no_right_to_write_and_may_write_once_it_is_given() -> None:
+    async with rig(only_reads=True) as it:
+        assert not it.broker.count(INIT_PRODUCER_ID)
+        it.broker.fail_next(INIT_PRODUCER_ID, codes.CLUSTER_AUTHORIZATION_FAILED)
+        key, later = b"k", b"l"
+        with pytest.raises(FatalServerError):
+            await it.table.post([(key, b"refused")])
+        posts = [it.table.post([(name, b"v")]) for name in (key, later)]
+        await asyncio.gather(*posts)
+        assert [it.batches(partition_of(name, PARTITIONS)) for name in (key, later)] == [
+            [[key]],
+            [[later]],
+        ]
+        assert it.broker.count(INIT_PRODUCER_ID) == 2
 
 
 async def test_a_read_that_takes_too_long_says_so() -> None:
@@ -282,6 +314,7 @@ class FakeAdmin:
         self.topic_id = bytes(16)
         self.described = 0
         self.denied: ServerError | None = None
+        self.hides: ServerError | None = None
 
     async def create_topics(self, topics: Sequence[NewTopic]) -> Mapping[str, ServerError | None]:
         self.created += topics
@@ -298,7 +331,7 @@ class FakeAdmin:
             return {}
         denied, partitions = self.denied if rights else None, tuple(range(self.existing))
         return {
-            name: TopicDescription(name, self.topic_id, partitions, False, None, denied)
+            name: TopicDescription(name, self.topic_id, partitions, False, self.hides, denied)
             for name in names
             if name not in self.refused
         }
@@ -345,6 +378,20 @@ async def test_a_topic_that_cannot_be_used_does_not_keep_the_others_from_being_u
     assert await topics.partitions(OFFSETS.name) == 25
     with pytest.raises(ConfigError, match="ledger cannot be created"):
         await topics.partitions("ledger")
+
+
+@pytest.mark.parametrize("right", ["Read", "Create"])
+def test_a_missing_right_is_named_with_the_command_that_grants_it(right: str) -> None:
+    denied = codes.server_error(codes.TOPIC_AUTHORIZATION_FAILED, f"u may not {right}")
+    denied.remedy = f"kafka-acls.sh --add --operation {right}"
+    admin = FakeAdmin(partitions=0 if right == "Create" else 25)
+    if right == "Create":
+        admin.refusal = denied
+    else:
+        admin.denied, admin.hides = denied, codes.server_error(codes.TOPIC_AUTHORIZATION_FAILED)
+    with pytest.raises(ConfigError, match=f"u may not {right}") as refused:
+        _ensure(admin, OFFSETS)
+    assert denied.remedy in refused.value.remedy
 
 
 def test_a_missing_topic_is_created_compacted_with_the_users_settings() -> None:
