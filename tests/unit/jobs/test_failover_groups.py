@@ -205,7 +205,7 @@ async def test_both_kinds_of_groups_are_asked_for_and_moved_side_by_side(
     """A coordinator that is away costs its time once, and holds up no groups of the other kind."""
     monkeypatch.setattr("mm2py_jobs.failover.groups.GroupAdmin", OneKindAway)
     monkeypatch.setattr(OneKindAway, "both", {})
-    monkeypatch.setattr(OneKindAway, "moved", set())
+    monkeypatch.setattr(OneKindAway, "moved", set[str]())
     clusters = cast("Any", SameNames())
     clusters.of_groups = {"groups": ".*"}
     offset = OffsetToCommit("orders", 0, 5)
