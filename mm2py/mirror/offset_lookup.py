@@ -178,13 +178,18 @@ class PartitionIndex:
         was written again, and ends none. False: it is another one."""
         at = bisect_left(self.pages, number, key=_number)
         # Earlier builds, which name no start, write such a page to cut the map there.
-        is_former = 0 < head.start == self.start or is_late(head.start, self.start)
-        if at + 1 >= len(self.pages) or not is_former or head.source_id != self.source_id:
+        if at + 1 >= len(self.pages) or not head.start or head.source_id != self.source_id:
             return False
         ref = PageRef(number, position, *head.span)
         if ref != self.pages[at]._replace(position=position):
             return False
         self.pages[at] = ref
+        # It would be ignored where compaction has left those before it, with a higher start.
+        if is_late(head.start, self.start):
+            self.late = min(self.late, number)
+            return True
+        # Its task may be killed before the newest page: the next one must begin above it.
+        self.start = head.start
         if number == self.late:
             self.late += 1
         return True

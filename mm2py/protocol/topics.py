@@ -111,8 +111,8 @@ _BY_NAME: Final = b"by-name\x00"
 def is_another_topic(known_id: bytes, topic_id: bytes) -> bool:
     """Whether two ids of a topic are of different incarnations (KIP-516), as far as both are known
     (empty: not)."""
-    # Brokers before 2.8, and clusters during the upgrade, have no ids: nothing can be concluded, nor
-    # from a name.
+    # Brokers before 2.8, and clusters during the upgrade, have no ids: nothing can be concluded,
+    # nor from a name.
     if {b"", NO_TOPIC_ID} & {known_id, topic_id}:
         return False
     is_comparable = known_id.startswith(_BY_NAME) == topic_id.startswith(_BY_NAME)

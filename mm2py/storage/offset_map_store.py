@@ -9,6 +9,7 @@ a few numbers per page, and the newest pages in their stored form.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple, Protocol, final
 
 from mm2py.errors import ProtocolError
@@ -230,6 +231,7 @@ class OffsetMapStore:
             try:
                 page = decode_page(*self._newest[partition])
                 replaced = await self._replaced(partition, index, page)
+                page = replace(page, start=index.start)
                 maps[partition] = StoredMap(page, index.pages[:-1], replaced)
             except ProtocolError as error:
                 log.warning(

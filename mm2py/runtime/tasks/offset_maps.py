@@ -24,6 +24,7 @@ end for another writer's.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence, Set
+from dataclasses import replace
 from random import getrandbits
 from typing import Final, TypeVar, final
 
@@ -177,9 +178,9 @@ class TaskOffsetMaps:
             self._maps.pop(partition, None)
             self._unwritten.pop(partition, None)
         for partition, (page, older, replaced) in maps.items():
-            self._maps.begin(partition, page, older)
+            begun = self._maps.begin(partition, page, older)
             if replaced:
-                self._unwritten[partition] = list(replaced)
+                self._unwritten[partition] = _restarted(replaced, begun.start)
         self._loaded |= frozenset(partitions)
         for known in (
             self._astray, self._unsettled, self._begun, self._renewed, self._claimed,
@@ -596,6 +597,7 @@ class TaskOffsetMaps:
                     # It may have been taken back from another process meanwhile (``load``).
                     if older and before.get(partition) is partition_map:
                         waits = self._unwritten.get(partition, [])
+                        older = _restarted(older, partition_map.start)
                         self._unwritten[partition] = _joined(older, waits)
 
     async def settle(self, flushed: Collection[TopicPartition] = ()) -> None:
@@ -638,6 +640,12 @@ class TaskOffsetMaps:
 def _stored(producer: KeptProducer | LogEnd) -> int:
     """Return a producer id as a page has it."""
     return producer.producer_id if producer.lasts else ending_producer(producer.producer_id)
+
+
+def _restarted(pages: Sequence[Page], start: int) -> list[Page]:
+    """Return pages as a task with this ``Page.start`` writes them: of those in the topic none may
+    have a lower one than the page before it."""
+    return [replace(page, start=start) for page in pages]
 
 
 def _joined(before: Sequence[Page], newer: Sequence[Page]) -> list[Page]:

@@ -689,15 +689,19 @@ def compact(topic: MemoryTopic) -> None:
     topic.records = sorted(newest.values(), key=lambda it: it.offset)
 
 
-@pytest.mark.parametrize("segments", [PAGE_SEGMENTS, 2])
+@pytest.mark.parametrize(
+    ("segments", "records", "first"),
+    # The pages of the last one are as those that count, and come after one with a higher start.
+    [(PAGE_SEGMENTS, 5, 0), (2, 5, 0), (2, 9, 2)],
+)
 async def test_invariant_8_a_page_of_a_task_that_is_gone_changes_nothing_when_it_comes_late(
-    topic: MemoryTopic, monkeypatch: pytest.MonkeyPatch, segments: int
+    topic: MemoryTopic, monkeypatch: pytest.MonkeyPatch, segments: int, records: int, first: int
 ) -> None:
     monkeypatch.setattr("mm2py.mirror.offset_map.PAGE_SEGMENTS", segments)
     former = await begun(topic)
     await former.begin({ORDERS: LogEnd(0, NEW)})
-    add_holes(former, 5)
-    late = page_entries({ORDERS: former.of(ORDERS).take()})
+    add_holes(former, records)
+    late = page_entries({ORDERS: former.of(ORDERS).take()})[first:]
     task = await begun(topic)
     await task.begin({ORDERS: LogEnd(0, NEW)})
     add_holes(task, 9)
