@@ -316,7 +316,8 @@ def run_lane(lane: Mapping[str, object]) -> dict[str, object]:
 def _keep_up(store: ArchiveStore, found: _Found) -> None:
     """Do what was found; what could not be done is left out of it, with the cause."""
     begins, tp = found.begins, found.tp
-    expired, groups, found.expired, found.groups = found.expired, found.groups, [], []
+    expired, groups, joins = found.expired, found.groups, found.joins
+    found.expired, found.groups = [], []
     try:
         if expired or begins:
             remove_before(store, tp, expired[-1].end if expired else begins)
@@ -324,13 +325,16 @@ def _keep_up(store: ArchiveStore, found: _Found) -> None:
         chain = [manifest for group in groups for manifest in group]
         for manifest in crowded(store.files(partition_folder(tp)), chain):
             remove_replaced(store, tp, manifest.begins)
-        for group in groups:
-            if len(group) > 1 and _join(store, tp, group):
+        for group in joins:
+            if _join(store, tp, group):
                 found.groups.append(group)
     except (ConfigError, FatalError, PartitionError) as error:
         found.cause = str(error)
     else:
-        found.since = groups[-1][0].begins if groups else found.since
+        # One that another run has joined is looked at again: that may be killed before it has
+        # removed what is in it.
+        if groups and len(found.groups) == len(joins):
+            found.since = groups[-1][0].begins
 
 
 def _join(store: ArchiveStore, tp: TopicPartition, group: Sequence[FileManifest]) -> bool:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
@@ -360,6 +361,30 @@ def test_beside_a_join_others_do_their_work_between_any_two_steps(
     assert batches_in(store) == before
     kept_up(tmp_path)
     assert ranges(store) == [(0, 60)]
+    assert_tidy(store)
+
+
+@pytest.mark.parametrize("step", range(1, STEP_COUNT))
+def test_what_a_twin_that_is_killed_has_left_is_removed_by_the_next_join(
+    tmp_path: Path, steps: Steps, step: int
+) -> None:
+    """The join beside it finds that others have done its work, and not that they have not ended it."""
+    store = store_in(tmp_path)
+    hourly(store)
+    a_file(store, 60, [LATER_MS])  # from where on the next join looks
+    before = batches_in(store)
+
+    def run_twin() -> None:
+        steps.at(step, killed)
+        with suppress(KilledError):
+            kept_up(tmp_path)
+
+    steps.at(1, run_twin)
+    kept_up(tmp_path)
+    steps.left = 0
+    kept_up(tmp_path)
+    assert batches_in(store) == before
+    assert ranges(store) == [(0, 60), (60, 65)]
     assert_tidy(store)
 
 
