@@ -51,7 +51,7 @@ class FirstPositions:
         self._settled: set[TopicPartition] = set()
         self._is_later = False
         self._unknown: dict[TopicPartition, str] = {}
-        """Partitions whose leaders do not say now where their logs begin and end, with the cause."""
+        """Partitions whose leaders do not say where their logs begin and end, with the cause."""
         self.waiting: Mapping[TopicPartition, str] = {}
         """Partitions whose topic must not be read yet, with the cause."""
 
