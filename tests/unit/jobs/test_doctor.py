@@ -193,17 +193,23 @@ async def test_topics_that_a_policy_of_ones_own_gives_one_name_are_refused() -> 
 async def test_topics_that_may_not_be_described_are_named_with_the_right_that_is_missing() -> None:
     hidden = {"A.orders", "mm2-configs.A.internal"}
 
+    def granting(word: str, of: str) -> str:
+        return f"--add --operation {word} {of}"
+
+    def kept(_flow: object) -> Mapping[str, Sequence[str]]:
+        return {"source": [], "target": ["mm2-configs.A.internal"]}
+
     class Answers:
         """A cluster that lists neither of two topics."""
 
-        cluster = SimpleNamespace(granting=lambda word, of: f"--add --operation {word} {of}")
+        cluster = SimpleNamespace(granting=granting)
 
         async def topic_rights(self, names: Collection[str]) -> dict[str, frozenset[AclOperation]]:
             return {it: frozenset(AclOperation) for it in names if it not in hidden}
 
-        async def unwritable(self, names: Collection[str]) -> dict[str, object]:
+        async def unwritable(self, names: Collection[str]) -> Mapping[str, object]:
             assert hidden.issuperset(names)
-            return dict.fromkeys(names)
+            return dict.fromkeys(names, 0)
 
         async def rights(self) -> None:
             """Nothing is known of the cluster's own."""
@@ -228,9 +234,8 @@ async def test_topics_that_may_not_be_described_are_named_with_the_right_that_is
         async def new_copies(self) -> dict[str, str]:
             return {"orders": "A.orders"}
 
-    kept = {"source": [], "target": ["mm2-configs.A.internal"]}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cluster_checks, "_internal", lambda _flow: kept)
+        patch.setattr(cluster_checks, "_internal", kept)
         rows = [row async for row in cluster_checks.rights(cast("Examined", Flow()))]
     assert [(it.level, it.remedy.partition("--topic ")[2]) for it in rows if it.remedy] == [
         (Level.ERROR, "A.orders"),
