@@ -175,7 +175,12 @@ async def rights(flow: Examined) -> AsyncIterator[Row]:
     """Our principal may do with topics what each feature in use needs (KIP-430)."""
     wanted: dict[Side, dict[str, dict[AclOperation, str]]] = {
         "source": {name: _of_source(flow) for name in await flow.chosen()},
-        "target": {name: _of_copy(flow) for name in (await flow.copies()).values()},
+        # New ones too: a copy that may not be described is in no list.
+        "target": {
+            name: _of_copy(flow)
+            for copies in (await flow.copies(), await flow.new_copies())
+            for name in copies.values()
+        },
     }
     for side, kept in _internal(flow).items():
         wanted[side] |= dict.fromkeys(kept, _OF_STATE)
@@ -188,9 +193,11 @@ async def rights(flow: Examined) -> AsyncIterator[Row]:
             yield Level.SKIPPED.row(f"{opened.alias}: brokers before 2.3 do not tell rights")
             continue
         missing: dict[tuple[AclOperation, str], list[str]] = {}
+        hidden = await opened.admin.unwritable([it for it in names if it not in granted])
         for name, needs in names.items():
             for operation, purpose in needs.items():
-                if name in granted and operation not in granted[name]:
+                lacks_it = name in granted and operation not in granted[name]
+                if lacks_it or (name in hidden and operation is AclOperation.WRITE):
                     missing.setdefault((operation, purpose), []).append(name)
         for (operation, purpose), topics in missing.items():
             yield _missing(opened, operation, purpose, topics)

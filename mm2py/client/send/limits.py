@@ -15,7 +15,8 @@ from mm2py.client.parts import chunks
 from mm2py.client.send.lane import LaneState, SenderLane
 from mm2py.client.send.owner import LaneOwner
 from mm2py.clock import Clock
-from mm2py.errors import Mm2pyError, ProtocolError, RetriableError
+from mm2py.errors import Mm2pyError, ProtocolError, RetriableError, ServerError
+from mm2py.observability.logging import some_of
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol.admin_messages import describe_configs
 from mm2py.protocol.configs import ConfigResource, ConfigResourceType, DescribedConfigs
@@ -31,6 +32,9 @@ once."""
 
 ASK_TIMEOUT_S: Final = 5.0
 TOPICS_PER_REQUEST: Final = 500
+
+SHOWN: Final = 5
+"""Topics in a line of the log."""
 
 MAX_MESSAGE_BYTES: Final = "max.message.bytes"
 EXPIRATION: Final = "producer.id.expiration.ms"
@@ -79,9 +83,11 @@ def _cut(batch: RecordBatch, limit_bytes: int) -> list[RecordBatch]:
     return result.parts
 
 
-async def topic_limits(cluster: Cluster, topics: Collection[str]) -> dict[str, int]:
-    """Return ``max.message.bytes`` of topics, 0 where it may not be read; without those that are
-    not answered for now."""
+async def topic_limits(
+    cluster: Cluster, topics: Collection[str], denied: dict[str, ServerError] | None = None
+) -> dict[str, int]:
+    """Return ``max.message.bytes`` of topics, 0 where it may not be read (``denied`` gets the
+    missing rights); without those that are not answered for now."""
     sizes: dict[str, int] = {}
     names = sorted(topics)
     for chunk in chunks(names, TOPICS_PER_REQUEST):
@@ -96,11 +102,13 @@ async def topic_limits(cluster: Cluster, topics: Collection[str]) -> dict[str, i
             # May not be read: the target refuses what is too large.
             sizes |= dict.fromkeys(chunk, 0)
             continue
-        sizes |= {
-            answer.resource.name: _number(answer, MAX_MESSAGE_BYTES)
-            for answer in answers
-            if answer.error_code not in codes.RETRIABLE
-        }
+        for answer in answers:
+            name = answer.resource.name
+            if answer.error_code not in codes.RETRIABLE:
+                sizes[name] = _number(answer, MAX_MESSAGE_BYTES)
+            error = cluster.denied(answer.error_code, "DescribeConfigs", name)
+            if denied is not None and error is not None:
+                denied[name] = error
     return sizes
 
 
@@ -114,6 +122,8 @@ class TargetLimits:
         self._sizes: dict[str, tuple[int, float]] = {}
         self._asking = asyncio.Lock()
         self._expirations: dict[int, tuple[int, float]] = {}
+        self._told: set[str] = set()
+        """Topics whose limits may not be read, as they were logged."""
 
     def max_message_bytes(self, topic: str) -> int:
         """Return the last known ``max.message.bytes`` of a topic, 0 unknown."""
@@ -140,8 +150,22 @@ class TargetLimits:
                 # other callers neither wait nor request it again.
                 again = {name: (self._sizes[name][0], now) for name in chunk if name in self._sizes}
                 self._sizes.update(again)
-                sizes = await topic_limits(self._cluster, chunk)
+                denied: dict[str, ServerError] = {}
+                sizes = await topic_limits(self._cluster, chunk, denied)
+                self._tell(denied)
                 self._sizes.update({name: (size, now) for name, size in sizes.items()})
+
+    def _tell(self, denied: Mapping[str, ServerError]) -> None:
+        """Log once which limits may not be read."""
+        new = sorted(denied.keys() - self._told)
+        self._told.update(new)
+        if new:
+            log.warning(
+                "max.message.bytes may not be read, larger batches are sent and refused before "
+                "they are cut topics=%s cause=%s",
+                some_of(new, SHOWN),
+                denied[new[0]],
+            )
 
     async def remembered_ms(self, node_id: int) -> int:
         """Return how old a batch may be so that a broker recognises its resend (sender rule 5).

@@ -16,7 +16,12 @@ from mm2py.client.send.limits import TargetLimits
 from mm2py.client.send.sender import FOREIGN_LOOK_S
 from mm2py.client.send.tail import NO_PRODUCER, Behind, Identical, KeptProducer, LogEnd
 from mm2py.clock import SYSTEM_CLOCK
-from mm2py.errors import ConnectionFailedError, TargetMovedError, UnsupportedVersionError
+from mm2py.errors import (
+    ConnectionFailedError,
+    ServerError,
+    TargetMovedError,
+    UnsupportedVersionError,
+)
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol.batch_stage import sign
 from mm2py.protocol.configs import ConfigEntry, ConfigResource, ConfigResourceType, DescribedConfigs
@@ -339,6 +344,10 @@ class Brokers:
         self.answering.set()
         self.asked = 0
 
+    def denied(self, code: int, operation: str, name: str) -> ServerError | None:
+        is_one = code == codes.TOPIC_AUTHORIZATION_FAILED
+        return codes.server_error(code, f"may not {operation} topic {name}") if is_one else None
+
     async def call_any(self, _call: Any) -> Sequence[DescribedConfigs]:
         self.asked += 1
         await self.answering.wait()
@@ -389,6 +398,16 @@ async def test_a_topic_is_asked_for_again_unless_its_limit_may_not_be_read(
     assert (limits.is_old("t"), limits.max_message_bytes("t")) == (size > 0, 0)
     await limits.learn_sizes(["t"])
     assert limits.max_message_bytes("t") == size
+
+
+async def test_limits_that_may_not_be_read_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    hidden = [described(it, 0, codes.TOPIC_AUTHORIZATION_FAILED) for it in ("t", "u")]
+    limits = limits_of(Brokers(hidden, hidden))
+    for _ in range(2):
+        await limits.learn_sizes(["t", "u"], max_age_s=-1)
+    (told,) = (it.getMessage() for it in caplog.records)
+    assert "topics=t, u cause=" in told
+    assert "may not DescribeConfigs topic t" in told
 
 
 # -- partitions that lag on a distant target are dealt over several connections; each keeps its order

@@ -1,7 +1,7 @@
 """The doctor: rules that need no cluster (limits of a copy, quotas, load), and what its flows share; a silent cluster is asked once, and all end in time."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
@@ -188,6 +188,60 @@ async def test_topics_that_a_policy_of_ones_own_gives_one_name_are_refused() -> 
         (Level.ERROR, "Orders, orders would be copied into one topic, orders")
     ]
     assert "topics.exclude" in rows[0].remedy
+
+
+async def test_topics_that_may_not_be_described_are_named_with_the_right_that_is_missing() -> None:
+    hidden = {"A.orders", "mm2-configs.A.internal"}
+
+    def granting(word: str, of: str) -> str:
+        return f"--add --operation {word} {of}"
+
+    def kept(_flow: object) -> Mapping[str, Sequence[str]]:
+        return {"source": [], "target": ["mm2-configs.A.internal"]}
+
+    class Answers:
+        """A cluster that lists neither of two topics."""
+
+        cluster = SimpleNamespace(granting=granting)
+
+        async def topic_rights(self, names: Collection[str]) -> dict[str, frozenset[AclOperation]]:
+            return {it: frozenset(AclOperation) for it in names if it not in hidden}
+
+        async def unwritable(self, names: Collection[str]) -> Mapping[str, object]:
+            assert hidden.issuperset(names)
+            return dict.fromkeys(names, 0)
+
+        async def rights(self) -> None:
+            """Nothing is known of the cluster's own."""
+
+    class Flow:
+        """What the check asks."""
+
+        sides = MappingProxyType(
+            {
+                it: SimpleNamespace(alias=it, admin=Answers(), rights=Answers().rights)
+                for it in SIDES
+            }
+        )
+        config = SimpleNamespace(sync_topic_configs_enabled=False)
+
+        async def chosen(self) -> dict[str, object]:
+            return {"orders": 0}
+
+        async def copies(self) -> dict[str, str]:
+            return {}
+
+        async def new_copies(self) -> dict[str, str]:
+            return {"orders": "A.orders"}
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cluster_checks, "_internal", kept)
+        rows = [row async for row in cluster_checks.rights(cast("Examined", Flow()))]
+    assert [(it.level, it.remedy.partition("--topic ")[2]) for it in rows if it.remedy] == [
+        (Level.ERROR, "A.orders"),
+        (Level.ERROR, "mm2-configs.A.internal"),
+    ]
+    assert all("--operation Write" in it.remedy for it in rows if it.remedy)
 
 
 async def test_rules_for_the_mirror_s_own_principal_are_shown_as_those_that_stay() -> None:

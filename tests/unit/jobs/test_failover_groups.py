@@ -205,7 +205,8 @@ async def test_both_kinds_of_groups_are_asked_for_and_moved_side_by_side(
     """A coordinator that is away costs its time once, and holds up no groups of the other kind."""
     monkeypatch.setattr("mm2py_jobs.failover.groups.GroupAdmin", OneKindAway)
     monkeypatch.setattr(OneKindAway, "both", {})
-    monkeypatch.setattr(OneKindAway, "moved", set[str]())
+    moved: set[str] = set()
+    monkeypatch.setattr(OneKindAway, "moved", moved)
     clusters = cast("Any", SameNames())
     clusters.of_groups = {"groups": ".*"}
     offset = OffsetToCommit("orders", 0, 5)
@@ -217,7 +218,7 @@ async def test_both_kinds_of_groups_are_asked_for_and_moved_side_by_side(
         await exact_of(clusters, cast("BothMaps", TwoInOne("")), {})
         with pytest.raises(RetriableError, match=r"1 of 2 groups .*: c: no connection to b2"):
             await move_all(clusters, kinds, writes=True)
-    assert OneKindAway.moved == {"s"}
+    assert moved == {"s"}
 
 
 class AheadGroups(DistantGroups):
