@@ -141,10 +141,8 @@ class PartitionMap:
     def is_set(self, stored: int, topic_id: bytes = NO_TOPIC_ID, epoch: int = -1) -> bool:
         """Whether another program or an operator set the stored position (-1: none), given the
         topic id and the leader epoch that are stored with it: the map was not written with it."""
-        # (11) A task wrote it, after it had written a map that covers it. Where the source gives no
-        # ids, a position without a map is tied by its epoch, too: only what may have been stored
-        # since the page was written counts.
-        is_tied = topic_id != NO_TOPIC_ID or (epoch >= 0 and stored >= self.position)
+        # (11) A task wrote it, after it had written a map that covers it.
+        is_tied = topic_id != NO_TOPIC_ID or epoch >= 0
         is_ours = is_tied and topic_id == self.source_id and not 0 <= self.epoch < epoch
         if is_ours and stored < self.covered:
             return False

@@ -50,6 +50,7 @@ from tests.unit.runtime.test_offset_maps import ORDERS, compact, restored
 
 PRODUCE, WRITE_MARKERS = 0, 27
 TOPIC_ID: Final = bytes(15) + b"\x01"
+NO_TIE: Final = NO_TOPIC_ID, -1
 SOURCE, TARGET = TopicPartition("orders", 0), TopicPartition("A.orders", 0)
 MAPS, NAME, POSITION = TopicPartition("maps", 0), "A-mm2-MirrorSourceConnector-0", b"position"
 """Where lives in transactions write what the others write into memory."""
@@ -69,8 +70,10 @@ class World:
             offset += 1 + (self.chance.random() < 0.1)
             self.offsets.append(offset)
         self.maps = MemoryTopic("mm2py-offset-map.A.internal")
-        self.position, self.topic_id = -1, NO_TOPIC_ID
-        """As stored; a position that was set names no topic."""
+        self.position, self.tie = -1, NO_TIE
+        """As stored; what is beside one that was set is nothing."""
+        self.own_tie = self.chance.choice([(TOPIC_ID, -1)] * 3 + [(NO_TOPIC_ID, 5)])
+        """What a task stores beside its position: brokers before 2.8 give no ids."""
         self.late: list[Hold] = []
         self.held: list[deque[Callable[[], None]]] = []
         """What each life that was cut off had on its way to the topics of maps and positions."""
@@ -95,8 +98,8 @@ class World:
         table = SlowTable(self.maps) if self.is_slow else MemoryTable(self.maps)
         return OffsetMapStore(LineTable(table, self), self.read)
 
-    def set_position(self, position: int, topic_id: bytes) -> None:
-        self.position, self.topic_id = position, topic_id
+    def set_position(self, position: int, tie: tuple[bytes, int]) -> None:
+        self.position, self.tie = position, tie
 
     def arrive(self) -> None:
         """Let the next request of a life that is gone reach its topic."""
@@ -122,7 +125,7 @@ class World:
             records = decoded.records if batch.partition == MAPS else ()
             for it in records:
                 if it.key == POSITION:
-                    self.set_position(int(it.value or b""), TOPIC_ID)
+                    self.set_position(int(it.value or b""), self.own_tie)
                 else:
                     self.maps.append(it.key, it.value)
         self._taken = len(committed)
@@ -138,7 +141,7 @@ class World:
         wanted = self.chance.choice(positions)
         if wanted in (stored.page.position, stored.page.covered, self.position):
             return
-        self.set_position(wanted, NO_TOPIC_ID)
+        self.set_position(wanted, NO_TIE)
         self.begun.append((log_end, wanted))
 
     async def read(self, partition: TopicPartition, ref: PageRef) -> Page | None:
@@ -267,10 +270,10 @@ class Worker:
         await self.store.start()
         await self.sender.start()
         await self.maps.load([SOURCE])
-        stored = self.world.position, self.world.topic_id
-        self.maps.of(SOURCE).identify(stored[1])
-        position = self.maps.resume(SOURCE, *stored)
-        self.maps.identify(SOURCE, TOPIC_ID)
+        tie = self.world.tie
+        self.maps.of(SOURCE).identify(tie[0])
+        position = self.maps.resume(SOURCE, self.world.position, *tie)
+        self.maps.identify(SOURCE, self.world.own_tie[0])
         self.acknowledged = position - 1
         return position
 
@@ -296,10 +299,10 @@ class Worker:
         position = self.acknowledged
         if position < 0:
             return
-        self.maps.taken({SOURCE: position}, {SOURCE: -1})
+        self.maps.taken({SOURCE: position}, {SOURCE: self.world.own_tie[1]})
         await self.maps.write()
         await asyncio.sleep(0)
-        write = partial(self.world.set_position, position + 1, TOPIC_ID)
+        write = partial(self.world.set_position, position + 1, self.world.own_tie)
         if self.world.is_cut:
             self.world.held[-1].append(write)
             await asyncio.Event().wait()

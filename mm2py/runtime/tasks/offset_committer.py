@@ -22,6 +22,7 @@ from mm2py.clock import Clock
 from mm2py.errors import NO_ANSWER, Mm2pyError
 from mm2py.mirror.source_offsets import (
     committed_epoch,
+    edited,
     source_offset,
     source_offset_key,
     source_offset_value,
@@ -171,8 +172,13 @@ class OffsetCommitter:
                     # runs were noted.
                     await self._maps.write()
                     # Without a map that covers it a position may be lower than an old one by
-                    # right: it must not look like a late one (invariant 11 of the map).
+                    # right: it must not look like a late one (invariant 11 of the map). Where the
+                    # source gives no ids, an epoch would do that.
                     if self._maps.is_refused:
+                        offsets = {
+                            it: at if ids[it] != NO_TOPIC_ID else edited(at)
+                            for it, at in offsets.items()
+                        }
                         ids = dict.fromkeys(ids, NO_TOPIC_ID)
                     values = self._encoded(
                         {it: {**at, **_tied(taken[it], ids[it])} for it, at in offsets.items()}

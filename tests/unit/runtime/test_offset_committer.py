@@ -300,14 +300,7 @@ async def test_what_a_position_without_an_answer_has_behind_it_is_not_copied_aga
     topic, store = MemoryTopic("map"), FakeStore()
     maps = await restored(topic, FIRST_ORDERS)
     maps.identify(FIRST_ORDERS, topic_id)
-    committer = OffsetCommitter(
-        store,
-        "MirrorSourceConnector",
-        source_partition=partial(mirror_source_partition, "A"),
-        source_offset=lambda _partition, position: source_offset(position, 5),
-        timeout_ms=5_000,
-        maps=maps,
-    )
+    committer = a_committer(store, maps, epoch=5)
     for last in 9, 19, 29:
         maps.of(FIRST_ORDERS).add(last - 9, 10, last - 9)
         committer.acknowledged(FIRST_ORDERS, last)

@@ -231,21 +231,23 @@ async def test_invariant_1_a_stored_position_is_never_ahead_of_the_map() -> None
     assert len(store.writes) == 1
 
 
-async def test_a_map_that_the_target_refuses_for_good_holds_no_position_back() -> None:
+@pytest.mark.parametrize("source_id", [OLD, NO_TOPIC_ID], ids=["ids", "no ids"])
+async def test_a_map_that_the_target_refuses_for_good_holds_no_position_back(
+    source_id: bytes,
+) -> None:
     broken = BrokenMaps(ConfigError("cleanup.policy of the topic is delete"))
-    maps = TaskOffsetMaps(broken)
-    reports: list[str] = []
+    maps, store, reports = TaskOffsetMaps(broken), FakeStore(), list[str]()
     maps.on_refusal = reports.append
-    maps.of(ORDERS).identify(OLD)
+    maps.of(ORDERS).identify(source_id)
     # A position may be below what the map covers by right then: it does not say that a task stored
     # it (8), also of the commit that is refused first.
-    store = FakeStore()
-    committer = a_committer(store, maps)
+    committer = a_committer(store, maps, epoch=5)
     for last in 9, 19:
         maps.of(ORDERS).add(last - 9, 10, last - 9)
         committer.acknowledged(ORDERS, last)
         assert await committer.commit()
-        assert [*store.writes[-1].values()] == [b'{"offset":%d}' % last]
+        epoch = b',"epoch":"5@%d"' % last if source_id == OLD else b""
+        assert [*store.writes[-1].values()] == [b'{"offset":%d%s}' % (last, epoch)]
     assert "offset map cannot be kept" in reports[0]
     assert "cleanup.policy of the topic is delete" in reports[0]
     broken.error = None
@@ -667,11 +669,11 @@ async def test_a_position_stored_with_its_map_is_the_one_it_names(topic: MemoryT
     assert restarted.resume(ORDERS, 10) == 10
 
 
-async def begun(topic: MemoryTopic, position: int = -1) -> TaskOffsetMaps:
+async def begun(topic: MemoryTopic, position: int = -1, source_id: bytes = OLD) -> TaskOffsetMaps:
     """Return the maps of a task that has loaded them and sent nothing."""
     maps = await restored(topic, ORDERS)
-    maps.of(ORDERS).identify(OLD)
-    maps.resume(ORDERS, position, OLD)
+    maps.of(ORDERS).identify(source_id)
+    maps.resume(ORDERS, position, source_id)
     return maps
 
 
@@ -826,10 +828,13 @@ async def test_invariant_8_a_position_that_a_task_stored_never_sets_the_copy_bac
     assert (await restored(topic, ORDERS)).resume(ORDERS, position, topic_id, epoch) == resumed
 
 
-async def test_a_late_position_is_replaced_by_the_one_that_counts(topic: MemoryTopic) -> None:
+@pytest.mark.parametrize("source_id", [OLD, NO_TOPIC_ID], ids=["ids", "no ids"])
+async def test_a_late_position_is_replaced_by_the_one_that_counts(
+    topic: MemoryTopic, source_id: bytes
+) -> None:
     store, partition = FakeStore(), mirror_source_partition("A", ORDERS)
-    maps = await begun(topic)
-    committer = a_committer(store, maps)
+    maps = await begun(topic, source_id=source_id)
+    committer = a_committer(store, maps, epoch=5)
     for last in 9, 24, 39:
         first = maps.of(ORDERS).covered
         maps.of(ORDERS).add(first, last + 1 - first, first)
