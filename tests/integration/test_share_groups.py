@@ -347,6 +347,6 @@ def test_missing_grants_are_named_and_the_group_is_synced_once_they_are_there(
             lambda: str(flow_view(worker, flow)),
             alive=worker,
         )
-        assert "READ on the groups" in str(flow_view(worker, flow))
+        assert f"--operation Read --group {group}" in str(flow_view(worker, flow))
         permit_group(guarded, group, AclOperation.READ)
         until_at(guarded, group, flow.remote(topic), RECORDS, worker)

@@ -636,10 +636,10 @@ async def test_a_tail_with_other_contents_is_doubted(
     maps.of(SOURCE).writes_to(NO_TOPIC_ID, 7, 0)
     lane = SenderLane(FIRST, producer_id=9, epoch=0, max_in_flight=5)
     async with FakeBroker(topics={FIRST.topic: 1}) as broker, connected_to(broker) as cluster:
-        written = bytearray(to_send([b"0", b"1", b"2"]).data)
+        written = bytearray(to_send([b"0", b"1", b"2"], stamp=5).data)
         sign(written, producer_id=7, producer_epoch=0, base_sequence=0)
         broker.append(FIRST, bytes(written))
-        lane.offer(SOURCE, [to_send(list(now))])
+        lane.offer(SOURCE, [to_send(list(now), stamp=5)])
         resume = LaneResume(cluster, maps, clock=SYSTEM_CLOCK, owner=cast("LaneOwner", owner))
         await cluster.metadata([FIRST.topic])
         ends = await Admin(cluster).list_offsets({FIRST: LATEST})
