@@ -94,6 +94,20 @@ class ConfigSnapshot:
             return ()
         return tuple(TaskId(connector, n) for n in range(self.task_counts.get(connector, 0)))
 
+    def published(self, connector: str) -> list[dict[str, str]]:
+        """Return the task configs that are in force, after a stop (KIP-875) those before it: none
+        before a connector's first start."""
+        # Of an incomplete commit everything that is there: the connector continues the deal of its
+        # partitions from it.
+        in_force = [
+            config
+            for task, config in self.task_configs.items()
+            if task.connector == connector
+            and (connector in self.inconsistent or task in self.tasks(connector))
+        ]
+        # What comes while a stop lasts is no first start's.
+        return list(map(texts_of, in_force or self.former.get(connector, ())))
+
     def target(self, connector: str) -> TargetState:
         """Return the target state of a connector, STARTED where it is not known."""
         return self.targets.get(connector, TargetState.STARTED)

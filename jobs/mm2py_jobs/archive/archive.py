@@ -720,7 +720,7 @@ class _PartitionArchive:
                 mirrors=await self._mirrors(file.last_offsets) if self._finds_mirrors else (),
             )
             path = f"{partition_folder(self._tp)}/{manifest.file}"
-            # Other parts of the task, such as a fetch, go on while a store takes its time.
+            # Other parts of the task, such as Fetch requests, go on while the store writes.
             is_new = await asyncio.to_thread(self._put, path, data, manifest)
         if not is_new:
             raise _TakenError(

@@ -340,15 +340,19 @@ def _keep_up(store: ArchiveStore, found: _Found) -> None:
 def _join(store: ArchiveStore, tp: TopicPartition, group: Sequence[FileManifest]) -> bool:
     """Put one file in the place of several; False where another run has done something with them
     meanwhile."""
-    begun = {it.begins for it in group}
     try:
         data = _joined(store, group)
     except FatalError:
-        if begun.issubset(begun_in(store.files(partition_folder(tp)))):
+        if _are_there(store, tp, group):
             raise
         return False
     with data:
         return _put(store, tp, group, data)
+
+
+def _are_there(store: ArchiveStore, tp: TopicPartition, group: Sequence[FileManifest]) -> bool:
+    """Whether no other run has removed manifests of a group."""
+    return {it.begins for it in group}.issubset(begun_in(store.files(partition_folder(tp))))
 
 
 def _put(
@@ -371,7 +375,7 @@ def _put(
     name = f"{manifest_stem(tp, manifest.begins)}.{digest[:16]}.json"
     if not store.exists(file):
         store.replace(file, data)
-    if not {it.begins for it in group}.issubset(begun_in(store.files(partition_folder(tp)))):
+    if not _are_there(store, tp, group):
         return False
     store.replace(name, manifest.to_bytes())
     if remove_replaced(store, tp, manifest.begins):

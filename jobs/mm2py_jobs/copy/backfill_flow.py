@@ -38,7 +38,6 @@ from mm2py.protocol.configs import ConfigEntry, ConfigSource
 from mm2py.protocol.error_codes import UNKNOWN_TOPIC_OR_PARTITION, server_error
 from mm2py.protocol.groups import DescribedGroup
 from mm2py.storage.config_fold import ConfigFold
-from mm2py.storage.config_state import texts_of
 from mm2py.storage.connect_json import decode_config_record
 from mm2py.storage.job_claim import JobClaim
 from mm2py.types import EARLIEST, LATEST, TopicPartition
@@ -214,10 +213,7 @@ class BackfillSession:
         for record in (await newest_values(self._target, topic, self._clock)).items():
             with suppress(ProtocolError):  # a worker logs it
                 fold.take(decode_config_record(*record))
-        found = fold.snapshot()
-        own = [it for task, it in found.task_configs.items() if task.connector == SOURCE_NAME]
-        tasks = map(texts_of, own or found.former.get(SOURCE_NAME, ()))
-        return [*tasks, *self.store.streamed()]
+        return [*fold.snapshot().published(SOURCE_NAME), *self.store.streamed()]
 
     # ---- BackfillFlow
 

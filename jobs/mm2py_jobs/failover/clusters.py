@@ -92,22 +92,8 @@ class FailoverClusters:
         self._read_config()
         self.store = self._store(self.target_tables, plan, drives=True)
         self._source_store: FailoverStore | None = None
-        self._copies = CopiesReader(
-            Admin(self.target),
-            plan.name,
-            plan.worker.offset_storage_topic,
-            clock,
-            names=plan.names,
-            whole=True,
-        )
-        self._copies_back = CopiesReader(
-            Admin(self._source),
-            back.name,
-            back.worker.offset_storage_topic,
-            clock,
-            names=back.names,
-            whole=True,
-        )
+        self._copies = self._reader(self.target, plan)
+        self._copies_back = self._reader(self._source, back)
         self.source_ids: dict[str, bytes] = {}
         """Topic ids on the source, as of the last call of ``topics``."""
 
@@ -279,6 +265,12 @@ class FailoverClusters:
         return await looping_ids(self.target, self._source, config, self.clock)
 
     # ---- stores
+
+    def _reader(self, cluster: Cluster, plan: FlowPlan) -> CopiesReader:
+        topic = plan.worker.offset_storage_topic
+        return CopiesReader(
+            Admin(cluster), plan.name, topic, self.clock, names=plan.names, whole=True
+        )
 
     def _tables(self, cluster: Cluster, plan: FlowPlan) -> FlowTables:
         producer = store_producer(plan.props, plan.name)

@@ -349,13 +349,9 @@ async def plan_verify(flow: FlowSides, source: Cluster, target: Cluster) -> Veri
 
 async def _copies(flow: FlowSides, target: Cluster) -> Known:
     topic = parse_config(WorkerConfig, flow.target).offset_storage_topic
-    reader = CopiesReader(
+    return await CopiesReader(
         Admin(target), flow.flow, topic, target.clock, names=flow.names, whole=True
-    )
-    try:
-        return await reader.read()
-    finally:
-        await reader.close()
+    ).read()
 
 
 def created_again(

@@ -29,7 +29,7 @@ from mm2py.runtime.herder.worker_connector import ConnectorFacts, TaskConfigs, W
 from mm2py.runtime.tasks.lifecycle import Status, trace_of
 from mm2py.runtime.tasks.task_host import TaskSpec
 from mm2py.runtime.tasks.task_transactions import StartGuard
-from mm2py.storage.config_state import ConfigSnapshot, ConnectorConfig, texts_of
+from mm2py.storage.config_state import ConfigSnapshot, ConnectorConfig
 from mm2py.storage.status_records import StoredStatus
 from mm2py.types import State, TargetState, TaskId, TopicPartition, Work
 
@@ -483,20 +483,9 @@ class AssignedWork:
             connector.start()
 
     def _published(self, name: str) -> Sequence[Mapping[str, str]]:
-        snapshot = self._parts.config.snapshot()
-        in_force = [
-            texts_of(config)
-            # Of an incomplete commit everything that is there: the connector continues the deal of
-            # its partitions from it.
-            for task, config in snapshot.task_configs.items()
-            if task.connector == name
-            and (name in snapshot.inconsistent or task in snapshot.tasks(name))
-        ]
-        # A stop removed them (KIP-875); what comes while it lasts is no first start's.
-        in_force = in_force or [texts_of(config) for config in snapshot.former.get(name, ())]
         backfills = self._parts.backfills
         streamed = backfills.streamed() if backfills is not None and name == SOURCE_NAME else ()
-        return [*in_force, *streamed]
+        return [*self._parts.config.snapshot().published(name), *streamed]
 
     def _kept_out(self) -> Collection[TopicPartition]:
         backfills = self._parts.backfills

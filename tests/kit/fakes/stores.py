@@ -79,7 +79,7 @@ class HeldTable:
 
 
 class Heard(list[str]):
-    """Listens and notes what it was told."""
+    """Listener that records its calls."""
 
     def __call__(self, event: ConfigEvent) -> None:
         match event:

@@ -67,7 +67,7 @@ def copied(*acls: Acl) -> list[Acl]:
 
 
 def test_a_deny_for_the_mirror_s_own_principal_stays_on_the_source() -> None:
-    """It would end the copy, as with Java; one for everybody or for clients without a login is copied."""
+    """It would end the copy, as with Java; one for `User:*` or `User:ANONYMOUS` is copied."""
     login = {
         "target.cluster.security.protocol": "SASL_SSL",
         "target.cluster.sasl.jaas.config": f'{PLAIN} required username="u" password="p";',
