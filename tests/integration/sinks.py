@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, cast
 
+from confluent_kafka.admin import AdminClient
+
 from tests.integration.flow_questions import Asked, path_of
 from tests.integration.mirror_process import SHORT_SESSION, Flow, Mirror, until, write_flow
 from tests.integration.traffic import Sent, committed, ends
@@ -48,6 +50,19 @@ def group_of(flow: Flow) -> str:
 def wait_ready(mirror: Mirror, members: int = TASKS) -> None:
     """Wait until so many tasks have partitions."""
     until(lambda: len(mirror.lines("partitions assigned")) >= members, 90, "members", alive=mirror)
+
+
+def wait_assigned(mirror: Mirror, flow: Flow, topic: str) -> None:
+    """Wait until members of the group have all partitions of a topic."""
+    admin = AdminClient({"bootstrap.servers": flow.source.bootstrap_servers})
+    wanted = set(ends(flow.source, topic))
+
+    def assigned() -> set[int]:
+        group = admin.describe_consumer_groups([group_of(flow)])[group_of(flow)].result()
+        placed = (it for one in group.members for it in one.assignment.topic_partitions)
+        return {it.partition for it in placed if it.topic == topic}
+
+    until(lambda: assigned() == wanted, 120, lambda: f"assigned {assigned()}", alive=mirror)
 
 
 def wait_committed(mirror: Mirror, flow: Flow, topic: str) -> None:

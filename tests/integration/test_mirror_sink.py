@@ -40,6 +40,7 @@ from tests.integration.sinks import (
     group_of,
     is_committed,
     shown,
+    wait_assigned,
     wait_committed,
     wait_ready,
 )
@@ -466,6 +467,7 @@ def test_the_group_begins_where_rules_say_and_later_topics_at_their_start(setup:
         later = f"{prefix}-later"
         fill(later)
         wait(later, four, four)
+        wait_assigned(mirror, flow, later)
         # The group has members: an old topic cannot begin in the middle, and waits for a restart.
         late = f"{prefix}-a-late"
         fill(late)
