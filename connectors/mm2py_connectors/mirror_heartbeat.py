@@ -30,6 +30,7 @@ from mm2py_connectors.scheduler import Scheduler
 log = logging.getLogger(__name__)
 
 TASK_CLASS: Final = "org.apache.kafka.connect.mirror.MirrorHeartbeatTask"
+CHECKED_EVERY_S: Final = 60
 LONGEST_POLL_S: Final = 1.0
 """The contract of ``SourceTask.poll``."""
 HEARTBEAT_VERSION: Final = 0
@@ -38,7 +39,8 @@ _VALUE: Final = struct.Struct(">hq")
 
 @final
 class MirrorHeartbeatConnector(Connector):
-    """Creates the topic and runs one task, which starts when the topic is there."""
+    """Creates the topic, again where it was deleted, and runs one task, which starts when the
+    topic is there."""
 
     java_class: ClassVar[str] = MIRROR_HEARTBEAT_CONNECTOR
     plugin_version: ClassVar[str] = KAFKA_RELEASE
@@ -76,6 +78,9 @@ class MirrorHeartbeatConnector(Connector):
             )
             self._scheduler = scheduler
             await scheduler.ensure("create heartbeats topic", self._create_topic)
+            scheduler.repeat(
+                "check heartbeats topic", self._check_topic, CHECKED_EVERY_S, delayed=True
+            )
         except BaseException:
             await self.stop()
             raise
@@ -113,8 +118,13 @@ class MirrorHeartbeatConnector(Connector):
             side="target",
             alias=self._config.target_cluster_alias,
         )
-        self._topic_ready = True
-        self._context.request_reconfiguration()
+        if not self._topic_ready:
+            self._topic_ready = True
+            self._context.request_reconfiguration()
+
+    async def _check_topic(self) -> None:
+        if self._topic_ready:
+            await self._create_topic()
 
 
 @final

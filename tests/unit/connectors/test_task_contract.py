@@ -180,6 +180,10 @@ async def test_no_task_runs_before_the_topic_exists(caplog: pytest.LogCaptureFix
     await context.clock.advance(11)
     assert len(connector.task_configs(1)) == 1
     assert context.reconfigurations == 1
+    created = len(region.target.created)
+    await context.clock.advance(60)
+    assert len(region.target.created) == created + 1, "it may have been deleted"
+    assert context.reconfigurations == 1
     await connector.stop()
 
 
