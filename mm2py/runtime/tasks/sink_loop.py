@@ -356,7 +356,9 @@ class SinkLoop:
         # After the commit and before the poll: nothing is in the batch that a seek could tear
         # apart.
         self._apply_rewinds(consumer)
-        self._begin_anew(consumer)
+        # But what waits for the target: it is of the former topic, and is put before that is left.
+        if not self._batch:
+            self._begin_anew(consumer)
         self._apply_pauses(consumer)
         self._report_state()
         # A pattern that matches nothing yet: there is nothing to join the group for.

@@ -444,14 +444,22 @@ def test_what_a_topic_created_again_has_lost_before_it_was_read_is_named() -> No
     assert lost(stage) == [("recreated", 3, 2), ("retention", 0, 6)]
 
 
-def test_a_topic_created_again_while_records_wait_for_the_target_gets_them_first() -> None:
+@pytest.mark.parametrize("tries", [3, 12])
+def test_a_topic_created_again_while_records_wait_for_the_target_gets_them_first_and_once(
+    tries: int,
+) -> None:
+    """Also where they wait for longer than it takes to find the other topic: they are no loss that is settled before."""
     stage = begun(T0, p0=6)
-    stage.task.put_errors = [not_now()] * 3
+    stage.task.put_errors = [not_now()] * tries
     stage.turn()
     stage.group.recreate(SECOND_ID, p0=9)
-    stage.pass_s(12)
+    while stage.task.put_errors:
+        assert stage.observed.ids == {T0: FIRST_ID}
+        stage.turn(1.0)
+    stage.pass_s(20)
     assert offsets(stage) == [0, 1, 2, *range(9)]
     assert stage.group.committed == {T0: 9}
+    assert lost(stage) == [("recreated", 3, 2)]
 
 
 @pytest.mark.parametrize("how", ["revoked", "lost", "stopped"])
