@@ -294,6 +294,29 @@ def test_records_that_cannot_be_put_are_told_with_the_cause() -> None:
     assert "no room" in stage.observed.standstills[0]
 
 
+def test_a_group_that_gives_no_partitions_is_told_and_one_that_gives_none_of_few_is_not() -> None:
+    """A coordinator that is away, or a member that is frozen: the task runs, and nothing is copied."""
+    stage = Stage()
+    assert stage.loop.start()
+    for take in ("take", "lose"):
+        stage.observed.standstills.clear()
+        stage.pass_s(25)
+        assert stage.observed.standstills == []
+        stage.pass_s(10)
+        assert ["has given this task no partitions" in it for it in stage.observed.standstills] == [
+            True
+        ]
+        stage.consumer.give(T0)
+        stage.pass_s(2)
+        assert stage.observed.standstills[1:] == [""]
+        getattr(stage.consumer, take)(T0)
+        stage.turn()
+    stage.observed.standstills.clear()
+    stage.consumer.give()
+    stage.pass_s(40)
+    assert stage.observed.standstills == []
+
+
 def test_the_lag_of_a_partition_whose_broker_is_silent_is_unknown_while_others_go() -> None:
     stage = begun(T0, T1)
     stage.pass_s(6)
