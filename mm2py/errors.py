@@ -15,6 +15,7 @@ defined beside its module.
     |-- FatalError              trying again changes nothing: the task or flow fails
     |   |-- AuthenticationError
     |   |-- ProducerFencedError     a newer producer has our transactional id
+    |   |-- RefusedRecordError      a record ends its task, which is not started again by itself
     |   |-- UnsupportedVersionError
     |   |-- UnsendableError         no request can carry this name or value: the callers of many leave it out
     |   `-- FatalServerError        the broker refused (carries its code)
@@ -118,6 +119,14 @@ class AuthenticationError(FatalError):
 
 class ProducerFencedError(FatalError):
     """A newer producer has taken our transactional id over; nothing of ours is written any more."""
+
+
+class RefusedRecordError(FatalError):
+    """A record is refused for good and may not be left out.
+
+    Its task stays FAILED: each start would send those beside it, which have no position yet, once
+    more.
+    """
 
 
 class UnsupportedVersionError(FatalError):

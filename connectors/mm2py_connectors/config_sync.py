@@ -67,9 +67,17 @@ def _copied(entry: ConfigEntry, property_filter: ConfigPropertyFilter) -> bool:
         # Brokers never return the values of sensitive configs.
         and not entry.is_sensitive
         # A value of the broker's file is no choice of the topic's.
-        and entry.source is not ConfigSource.STATIC_BROKER_CONFIG
+        and not _is_of_file(entry)
         and property_filter.should_replicate_config_property(entry.name)
     )
+
+
+def _set_by(operations: Iterable[ConfigOp]) -> set[str]:
+    return {it.name for it in operations if it.op == "SET"}
+
+
+def _is_of_file(entry: ConfigEntry) -> bool:
+    return entry.source is ConfigSource.STATIC_BROKER_CONFIG
 
 
 @final
@@ -89,6 +97,8 @@ class ConfigSync:
         self._filter = property_filter
         self._target_alias = target_alias
         self._formats: set[str] = set()
+        self._written: dict[str, set[str]] = {}
+        """By remote topic: the configs that may be set there because the source topic had them."""
         self._begin = ""
         self._refusals = ChangeLog(log, "topic configs cannot be written")
 
@@ -114,13 +124,30 @@ class ConfigSync:
             changes = {
                 remote_topics[topic]: operations
                 for topic, entries in described.items()
-                if (operations := config_operations(entries, self._filter))
+                if (operations := self._operations(remote_topics[topic], entries))
             }
             refused = await self._alter(changes)
-            for remote in changes:
+            for remote, operations in changes.items():
                 self._note(remote, refused.get(remote))
+                if remote not in refused:
+                    self._written[remote] = _set_by(operations)
             seen.update(changes)
         self._refusals.keep_only(seen)
+
+    def _operations(self, remote: str, entries: Sequence[ConfigEntry]) -> list[ConfigOp]:
+        """Return the changes; they take back what the source topic does not set any more.
+
+        A value of the broker's file changes nothing on the copy, which Java then leaves with what
+        was copied before: for good, be it a retention of a second that was meant to empty a topic.
+        """
+        operations = config_operations(entries, self._filter)
+        written = self._written.setdefault(remote, set())
+        operations += [
+            ConfigOp(it.name, "DELETE") for it in entries if _is_of_file(it) and it.name in written
+        ]
+        # Before the request: it may be carried out and not answered.
+        written |= _set_by(operations)
+        return operations
 
     def _readable(
         self,

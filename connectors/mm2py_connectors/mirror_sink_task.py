@@ -20,13 +20,20 @@ from mm2py.api.records import SinkRecord
 from mm2py.api.sink import SinkTask, SinkTaskContext
 from mm2py.config.client_properties import effective_client_properties, with_prefix
 from mm2py.config.definitions import parse_config
-from mm2py.config.librdkafka import SettingValue, producer_settings
-from mm2py.errors import FatalError, PartitionError, RetriableError
+from mm2py.config.librdkafka import SettingValue, producer_settings, without_end
+from mm2py.errors import PartitionError, RefusedRecordError, RetriableError
 from mm2py.mirror.policies import policy_from_config
 from mm2py.types import TopicPartition
 from mm2py_connectors.held_records import HeldRecords, Stall, TargetSender
 from mm2py_connectors.mirror_sink_config import MirrorSinkTaskConfig
-from mm2py_connectors.record_sender import Idle, RecordSender, Refused, SentRecord, within
+from mm2py_connectors.record_sender import (
+    RIGHTS,
+    Idle,
+    RecordSender,
+    Refused,
+    SentRecord,
+    within,
+)
 
 PUT_S: Final = 5.0
 """How long one ``put`` waits for room; then the group must see that the task lives."""
@@ -41,11 +48,7 @@ _NO_LIMITS: Final[Mapping[str, SettingValue]] = {
 }
 """Of the producer of held partitions: what one of them has may not keep another one out."""
 _BYTES: Final = (bytes, type(None))
-_INT_MAX: Final = str((1 << 31) - 1)
-
-
-_SENDER: Final = partial(RecordSender, waits_for=("TOPIC_AUTHORIZATION_FAILED",))
-"""A right that is missing concerns all records of a topic: they wait."""
+_SENDER: Final = partial(RecordSender, waits_for=RIGHTS)
 
 
 @final
@@ -65,13 +68,12 @@ class MirrorSinkTask(SinkTask):
     ) -> None:
         parsed = parse_config(MirrorSinkTaskConfig, config)
         self._policy, self._alias = policy_from_config(config), parsed.source_cluster_alias
-        # As `Worker.baseProducerConfigs`: a record is tried without an end.
-        props = {"acks": "all", "delivery.timeout.ms": _INT_MAX}
-        props |= effective_client_properties(
+        props = {"acks": "all"} | effective_client_properties(
             config, "target", "producer", role="mirror-sink-producer", task_index=parsed.task_index
         )
         props |= with_prefix(config, "producer.override.")
-        self._settings = producer_settings(props, scope=f"producer of {context.task_id}")
+        scope = f"producer of {context.task_id}"
+        self._settings = producer_settings(without_end(props), scope=scope)
         self._context, self._make = context, sender
         self._sender: TargetSender | None = None
         values = {**self._settings.values, **_NO_LIMITS}
@@ -201,10 +203,10 @@ def _place(record: SinkRecord) -> TopicPartition:
     return TopicPartition(record.original_topic, record.original_partition)
 
 
-def _no_bytes(record: SinkRecord) -> FatalError:
-    return FatalError(
+def _no_bytes(record: SinkRecord) -> RefusedRecordError:
+    return RefusedRecordError(
         f"{_place(record)} offset {record.offset}: MirrorSink copies bytes, and key or value are "
         "of another type",
         remedy="let transforms keep bytes, or set key.converter and value.converter to "
-        "ByteArrayConverter",
+        "ByteArrayConverter, and restart the task",
     )

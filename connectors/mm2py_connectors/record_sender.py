@@ -82,6 +82,10 @@ _TRANSIENT: Final = frozenset((
 limit. What was purged is ours. A broker that has lost the state of an idempotent producer takes the
 records from a new one."""
 
+RIGHTS: Final = ("CLUSTER_AUTHORIZATION_FAILED", "TOPIC_AUTHORIZATION_FAILED")
+"""A right that is missing concerns all records of a topic, or all of them (before 2.8, for an
+idempotent producer): for ``waits_for``."""
+
 _BEHIND: Final = frozenset(("_FATAL", "_GAPLESS_GUARANTEE", "_PURGE_INFLIGHT", "_PURGE_QUEUE"))
 """Not about the record itself: another one has stopped the producer, or a partition was revoked."""
 _UNKNOWN: Final = frozenset(("_UNKNOWN_PARTITION", "_UNKNOWN_TOPIC", "UNKNOWN_TOPIC_OR_PART"))

@@ -287,6 +287,16 @@ def producer_settings(props: Mapping[str, str], *, scope: str) -> Settings:
     return Settings(values, settings.connection, settings.remarks)
 
 
+def without_end(props: Mapping[str, str]) -> dict[str, str]:
+    """Return a producer's properties with which each record is tried until the target takes it.
+
+    With an end the target's outage would refuse records, which ``errors.tolerance=all`` leaves out.
+    ``retries=0`` stays: it asks for no second try.
+    """
+    kept = {name: text for name, text in props.items() if name != "retries" or text.strip() == "0"}
+    return kept | {"delivery.timeout.ms": str(_LONGEST_MS)}
+
+
 def _settings(
     props: Mapping[str, str],
     table: Mapping[str, tuple[tuple[str, ...], Convert]],

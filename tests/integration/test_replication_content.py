@@ -19,7 +19,7 @@ from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.class_names import IDENTITY_REPLICATION_POLICY
 from mm2py.protocol.acls import Acl, AclOperation, AclPermission, AclResourceType, PatternType
 from tests.integration.clients import connected
-from tests.integration.cluster_changes import configs_of, grow
+from tests.integration.cluster_changes import configs_of, grow, set_config
 from tests.integration.main_job import (
     CODECS,
     PARTITIONS,
@@ -167,7 +167,10 @@ async def test_configs_follow_the_source_or_the_targets_default_and_rules_become
         assert await Admin(source).create_acls(given) == [None] * 4
         with running(flow.file) as mirror:
             until(lambda: configs_of(setup.b, copy)["delete.retention.ms"] == "1", 90, "configs")
-            changes = [ConfigOp("delete.retention.ms", "DELETE")]
+            # The brokers of the source have one in their file, which Java does not follow back to.
+            set_config(setup.a, topic, "retention.ms", "3600000")
+            until(lambda: configs_of(setup.b, copy)["retention.ms"] == "3600000", 90, "retention")
+            changes = [ConfigOp(it, "DELETE") for it in ("delete.retention.ms", "retention.ms")]
             changes.append(ConfigOp("max.message.bytes", "SET", "2000000"))
             await Admin(source).alter_topic_configs({topic: changes})
             by_hand = [ConfigOp("segment.ms", "SET", "77777777")]
@@ -175,6 +178,7 @@ async def test_configs_follow_the_source_or_the_targets_default_and_rules_become
             followed = {
                 "max.message.bytes": "2000000",
                 "delete.retention.ms": "86400000",
+                "retention.ms": "-1",
                 "segment.ms": "604800000",
             }
             until(lambda: followed.items() <= configs_of(setup.b, copy).items(), 90, "changes")

@@ -14,11 +14,11 @@ from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
 from mm2py.clock import Clock, closing
 from mm2py.config.librdkafka import Settings
-from mm2py.errors import FatalError, RetriableError
+from mm2py.errors import FatalError, RefusedRecordError, RetriableError
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol.topics import NewTopic
 from mm2py.runtime.tasks.errant_records import DeadLetterQueue
-from mm2py_connectors.record_sender import RecordSender, SentRecord, within
+from mm2py_connectors.record_sender import RIGHTS, RecordSender, SentRecord, within
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class DeadLetterTopic(DeadLetterQueue):
 
     def send(self, record: SinkRecord, headers: tuple[tuple[str, bytes], ...]) -> None:
         if self._sender is None:
-            self._sender = RecordSender(self._settings.values, _refused)
+            self._sender = RecordSender(self._settings.values, _refused, waits_for=RIGHTS)
         place = record.original_topic, record.original_partition, record.offset
         kept = OutgoingRecord(
             self._topic,
@@ -75,9 +75,16 @@ class DeadLetterTopic(DeadLetterQueue):
         self._sender.send(SentRecord(place, kept), refuse)
 
     def flush(self) -> None:
-        if self._sender is not None:
+        sender = self._sender
+        if sender is None:
+            return
+
+        def late() -> RetriableError:
+            cause = sender.waiting[1]
             text = f"dead letter queue {self._topic} takes no records now"
-            self._sender.flush(within(FLUSH_S, lambda: RetriableError(text)))
+            return RetriableError(f"{text}: {cause}" if cause else text)
+
+        sender.flush(within(FLUSH_S, late))
 
     def close(self) -> None:
         if self._sender is not None:
@@ -85,8 +92,8 @@ class DeadLetterTopic(DeadLetterQueue):
 
 
 def _refused(_sent: SentRecord, text: str) -> None:
-    raise FatalError(
+    raise RefusedRecordError(
         f"the dead letter queue refuses a record: {text}",
         remedy="let its topic take what the source topic takes (max.message.bytes), or drop such "
-        "records",
+        "records, and restart the task",
     )

@@ -15,7 +15,7 @@ from mm2py.client.connect.cluster import Cluster
 from mm2py.clock import Clock
 from mm2py.config.client_properties import framework_producer_properties, sink_consumer_properties
 from mm2py.config.framework import SinkFrameworkConfig
-from mm2py.config.librdkafka import consumer_settings, producer_settings
+from mm2py.config.librdkafka import consumer_settings, producer_settings, without_end
 from mm2py.errors import ConfigError
 from mm2py.runtime.tasks.errant_records import DeadLetterQueue
 from mm2py.runtime.tasks.sink_loop import ConsumerFactory
@@ -56,7 +56,7 @@ class KafkaSinkClients(SinkClients):
             self._worker, spec.connector_config, task_index=spec.id.number
         )
         props["client.id"] = f"connector-dlq-producer-{spec.id}"
-        settings = producer_settings(props, scope=f"dead letter queue of {spec.id}")
+        settings = producer_settings(without_end(props), scope=f"dead letter queue of {spec.id}")
         try:
             from mm2py_workers.dead_letters import DeadLetterTopic
         except ImportError as error:

@@ -17,6 +17,7 @@ from mm2py.clock import Clock, cancelled, closing
 from mm2py.config.librdkafka import Settings
 from mm2py.errors import FatalError, Mm2pyError, RetriableError
 from mm2py.mirror.two_clusters import ClusterEnd, refuse_one_cluster
+from mm2py.observability.metrics import UNKNOWN
 from mm2py_connectors.record_sender import RecordSender, SentRecord
 from mm2py_migrate.mirror_maker_1.options import TopicChoice
 from mm2py_migrate.mirror_maker_1.stream import Handle, Stream
@@ -170,12 +171,13 @@ class Mirror:
             await self._clock.sleep(PROGRESS_S)
             was_records, was_size = records, size
             records, size = self._records, sum(stream.bytes for stream in self._streams)
+            lags = [stream.lag for stream in self._streams]
             log.info(
-                "mirrored %d records, %d records/s, %.1f MB/s, lag %d, dropped %d",
+                "mirrored %d records, %d records/s, %.1f MB/s, lag %s, dropped %d",
                 records,
                 (records - was_records) / PROGRESS_S,
                 (size - was_size) / PROGRESS_S / 1e6,
-                sum(stream.lag for stream in self._streams),
+                "unknown" if UNKNOWN in lags else sum(lags),
                 self._dropped,
             )
 

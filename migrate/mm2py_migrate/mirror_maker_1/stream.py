@@ -33,6 +33,7 @@ from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.librdkafka import SettingValue
 from mm2py.errors import FatalError, RetriableError
 from mm2py.observability.logging import some_of
+from mm2py.observability.metrics import UNKNOWN
 from mm2py.runtime.tasks.sink_loop import AssignmentListener
 from mm2py.runtime.tasks.sink_places import PlaceObserver, SinkPlaces
 from mm2py.runtime.tasks.task_context import log_gap
@@ -139,11 +140,12 @@ class Stream(AssignmentListener):
         self._fatal: Exception | None = None
         self._waits_until_s: float | None = None
         self._stops_until_s: float | None = None
-        self._waits_for_target = False
+        self._waits_for_target = self._is_dealt = False
         self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
-        self.records = self.bytes = self.lag = 0
-        """``lag``: records between what was read and the ends of the partitions, as the last
-        answers of brokers say."""
+        self.records = self.bytes = 0
+        self.lag = UNKNOWN
+        """Records between what was read and the ends of the partitions, as the last answers of
+        brokers say."""
 
     def start(self) -> None:
         self._thread.start()
@@ -214,11 +216,17 @@ class Stream(AssignmentListener):
             self._unread = unsure
 
     def _behind(self) -> int:
+        """Return the lag, unknown before the group has given its part, and while a broker has not
+        said where one ends or nothing was read of it."""
         # On this thread: a call of another waits as long as one poll follows the other.
-        return sum(
-            max(0, self._consumer.end(place) - position)  # a negative end: not known yet
-            for place, position in self._positions.items()
-        )
+        behind = 0 if self._is_dealt else UNKNOWN
+        for place in self._owned:
+            end = self._consumer.end(place)
+            position = self._positions.get(place, 0 if end == 0 else -1)
+            if end < 0 or position < 0:
+                return UNKNOWN
+            behind += max(0, end - position)
+        return behind
 
     def _poll(self) -> Sequence[Message]:
         if not self._topics:
@@ -360,6 +368,7 @@ class Stream(AssignmentListener):
         """Pass their records on from now on."""
         log.info("partitions assigned stream=%s partitions=%s", self.name, _shown(partitions))
         self._owned.update(partitions)
+        self._is_dealt = True
         self._places.assigned(partitions)
         self._begin_anew(partitions)
         self._sender.take(partitions, self)
@@ -411,6 +420,7 @@ class Stream(AssignmentListener):
 
     def _forget(self, partitions: Collection[TopicPartition]) -> None:
         self._owned.difference_update(partitions)
+        self._is_dealt = bool(self._owned)
         self._passed_on.difference_update(partitions)
         self._unread.difference_update(partitions)
         self._quiet.difference_update(partitions)

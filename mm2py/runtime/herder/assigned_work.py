@@ -20,7 +20,13 @@ from mm2py.clock import Clock
 from mm2py.config.class_names import SOURCE_NAME
 from mm2py.config.definitions import parse_config
 from mm2py.config.framework import FrameworkConfig
-from mm2py.errors import ConfigError, Mm2pyError, PartitionError, RetriableError
+from mm2py.errors import (
+    ConfigError,
+    Mm2pyError,
+    PartitionError,
+    RefusedRecordError,
+    RetriableError,
+)
 from mm2py.observability.logging import cause_text, log_scope
 from mm2py.observability.metrics import Finding
 from mm2py.runtime.herder.api import HerderParts
@@ -574,7 +580,7 @@ class AssignedWork:
         if restarts is None:
             restarts = self._parts.settings.task_auto_restart
         # A wrong config or a refused record is still there after a restart.
-        return restarts and not isinstance(cause, ConfigError | PartitionError)
+        return restarts and not isinstance(cause, ConfigError | PartitionError | RefusedRecordError)
 
     def _plan_restart(self, task: TaskId, entry: _Task, cause: Exception | None) -> None:
         self._cancel_restart(entry)

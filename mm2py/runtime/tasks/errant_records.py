@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, Protocol, TypeVar, final
 from mm2py.api.records import SinkRecord
 from mm2py.clock import Clock
 from mm2py.config.framework import FrameworkConfig
-from mm2py.errors import FatalError, RetriableError
+from mm2py.errors import FatalError, RefusedRecordError, RetriableError
 from mm2py.observability.logging import SecretMask, cause_text
 from mm2py.runtime.plugins.converters.converter import DataError
 from mm2py.runtime.plugins.converters.registry import RecordConverters
@@ -187,7 +187,7 @@ class ErrantRecords:
         return current
 
     def put_failed(self, record: SinkRecord, error: Exception) -> None:
-        """Take a record that the task itself could not deliver; ``FatalError`` with
+        """Take a record that the task itself could not deliver; ``RefusedRecordError`` with
         ``errors.tolerance=none``."""
         self._failed(Operation(Stage.TASK_PUT, SINK_TASK), record, error)
 
@@ -239,13 +239,14 @@ class ErrantRecords:
         if self._queue is not None:
             self.kept += 1
             self._queue.send(raw, self._headers(operation, raw, error))
-        # ``errors.tolerance=none``: the record is in the queue already and is sent again after a
-        # restart, as in Java.
         if not self._all:
-            raise FatalError(
+            # Where it is in the queue each start would put it there again.
+            is_final = operation.stage is Stage.TASK_PUT or self._queue is not None
+            raise (RefusedRecordError if is_final else FatalError)(
                 f"{_place(raw)}: Tolerance exceeded in error"
                 f" handler ({operation.stage} by {operation.class_name}): {error}",
-                remedy="cure the cause, or set errors.tolerance=all to leave such records out",
+                remedy="cure the cause and restart the task, or set errors.tolerance=all to leave "
+                "such records out",
             ) from error
         self.skipped += 1
         if self.skipped == 1 and not self._errors.errors_log_enable:

@@ -47,6 +47,13 @@ RETRY_MS: Final = 100
 LONGEST_RETRY_MS: Final = 10_000
 STANDSTILL_S: Final = 10.0
 """After so long without an acknowledgement of what was read, the flow is shown as DEGRADED."""
+OUTSIDE_S: Final = 30.0
+"""After so long without an assignment too: a rebalance after the end of a member takes less, unless
+the group waits for one that is frozen."""
+OUTSIDE: Final = (
+    "the group has given this task no partitions: its coordinator is not available, or another "
+    "member has not joined again, which may take it max.poll.interval.ms"
+)
 LOOK_AGAIN_S: Final = 5.0
 """Interval for asking brokers where quiet and paused partitions end, and for positions that this
 task has not committed."""
@@ -232,6 +239,8 @@ class SinkLoop:
         self._consumer: GroupConsumer | None = None
         self._subscribed: tuple[str, ...] = ()
         self._owned: set[TopicPartition] = set()
+        self._outside_at: float | None = None
+        """Since when the group has given nothing; None once it has, be it no partition."""
         self._places = SinkPlaces(observer, clock)
         # Partitions that are paused at the consumer, and quiet ones whose broker did not say where
         # they end: what the consumer keeps of its last answer may be old by now.
@@ -356,7 +365,9 @@ class SinkLoop:
         # After the commit and before the poll: nothing is in the batch that a seek could tear
         # apart.
         self._apply_rewinds(consumer)
-        self._begin_anew(consumer)
+        # But what waits for the target: it is of the former topic, and is put before that is left.
+        if not self._batch:
+            self._begin_anew(consumer)
         self._apply_pauses(consumer)
         self._report_state()
         # A pattern that matches nothing yet: there is nothing to join the group for.
@@ -394,6 +405,8 @@ class SinkLoop:
                 return
         if topics != self._subscribed:
             consumer.subscribe(topics)
+            if not (topics and self._subscribed):
+                self._outside_at = self._clock.monotonic() if topics else None
             self._subscribed = topics
 
     def _take(self, polled: Sequence[SinkRecord]) -> None:
@@ -705,8 +718,8 @@ class SinkLoop:
         return max(0, end - position) if end >= 0 else -1
 
     def _report_standstill(self, now: float) -> None:
-        """Report when nothing is acknowledged although records were read, or partitions must not be
-        read for long."""
+        """Report when nothing is acknowledged although records were read, the group gives nothing,
+        or partitions must not be read for long."""
         late = self._positions.items() - self._committed.items()
         waits = bool(self._retry_at) or any(not self._task_held.get(tp) for tp, _ in late)
         if not waits:
@@ -723,6 +736,8 @@ class SinkLoop:
                 f"{_shown(self._unheard)}: the source does not say where they end, what waits "
                 "there is not known"
             )
+        elif self._outside_at is not None and now - self._outside_at >= OUTSIDE_S:
+            text = OUTSIDE
         elif self._places.cause:
             text = (
                 f"{len(self._places.unsure)} partitions are not read before the ids of their "
@@ -742,6 +757,7 @@ class SinkLoop:
         """Let the task open them."""
         log.info("partitions assigned partitions=%s", _shown(partitions))
         self._owned.update(partitions)
+        self._outside_at = None
         self._places.assigned(partitions)
         self._asked_at = -inf
         self.release(partitions)
@@ -778,6 +794,8 @@ class SinkLoop:
             self._forget(partition)
             self._committed.pop(partition, None)
             self._ready.pop(partition, None)
+        if not self._owned:
+            self._outside_at = self._clock.monotonic()
 
     def _guarded(self, call: Callable[[], None]) -> None:
         """Run a callback of the group: it is called inside a client, so its error is kept and

@@ -8,7 +8,13 @@ import pytest
 from mm2py.api.context import WaitingPartition
 from mm2py.api.records import SinkRecord
 from mm2py.config.client_properties import sink_consumer_properties
-from mm2py.errors import ConnectionFailedError, FatalError, FatalServerError, RetriableError
+from mm2py.errors import (
+    ConnectionFailedError,
+    FatalError,
+    FatalServerError,
+    RefusedRecordError,
+    RetriableError,
+)
 from mm2py.protocol.error_codes import GROUP_AUTHORIZATION_FAILED, UNKNOWN_MEMBER_ID, server_error
 from mm2py.protocol.topics import NewTopic
 from mm2py.testing.clock import FakeClock
@@ -377,6 +383,22 @@ def test_a_partition_that_comes_back_is_sent_from_where_it_is_read() -> None:
     assert [it.place[2] for it in target.sent] == [0, 0, 1]
 
 
+@pytest.mark.parametrize(("retries", "kept"), [("3", None), ("0", 0)])
+def test_an_outage_refuses_no_record_after_a_time_or_some_tries(
+    retries: str, kept: int | None
+) -> None:
+    made: list[Mapping[str, object]] = []
+
+    def sender(values: Mapping[str, object], _refused: Refused) -> Target:
+        made.append(values)
+        return Target()
+
+    config = CONFIG | {"topics": "t1", "task.index": "0", "target.producer.retries": retries}
+    limit = {"producer.override.delivery.timeout.ms": "1500"}
+    MirrorSinkTask(config | limit, Context(), sender=sender).start()
+    assert (made[0]["delivery.timeout.ms"], made[0].get("retries")) == (2**31 - 1, kept)
+
+
 def test_a_refused_record_is_reported_with_its_place_and_what_the_target_said() -> None:
     target, context = Target(), Context()
     target.refusals = {1: "too large"}
@@ -399,7 +421,7 @@ def test_a_refusal_that_is_not_tolerated_fails_the_task_before_a_position_is_all
 
 
 def test_what_is_no_bytes_is_refused_with_the_converter_to_set() -> None:
-    with pytest.raises(FatalError, match="ByteArrayConverter"):
+    with pytest.raises(RefusedRecordError, match="ByteArrayConverter"):
         a_task(Target()).put([record(T0, 0)._replace(value="text")])
 
 

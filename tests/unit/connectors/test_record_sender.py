@@ -9,10 +9,15 @@ import pytest
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaError, KafkaException, Message, Producer
 
 from mm2py.api.mirror_maker_1 import OutgoingRecord
+from mm2py.api.records import SinkRecord
+from mm2py.clock import SystemClock
+from mm2py.config.librdkafka import producer_settings
 from mm2py.errors import ConfigError, FatalError, RetriableError
 from mm2py.types import TopicPartition
 from mm2py_connectors import record_sender
-from mm2py_connectors.record_sender import RecordSender, SentRecord, check_kerberos
+from mm2py_connectors.record_sender import RIGHTS, RecordSender, SentRecord, check_kerberos
+from mm2py_workers import dead_letters
+from mm2py_workers.dead_letters import DeadLetterTopic
 from tests.unit.workers.consumer_fakes import Read
 
 GONE, KEPT = ("t", 0), ("t", 1)
@@ -304,6 +309,32 @@ def test_only_what_may_be_refused_is_sent_alone(cluster: Cluster) -> None:
     sender.flush(never)
     assert cluster.alone == [b"1:1", b"1:2"]
     assert cluster.written == [b"1:1", b"1:2", b"1:3", b"0:1"]
+
+
+@pytest.mark.parametrize("name", RIGHTS)
+def test_a_right_that_is_missing_refuses_no_record(cluster: Cluster, name: str) -> None:
+    sender = RecordSender({}, lambda _sent, text: pytest.fail(text), waits_for=RIGHTS)
+    cluster.failures = [KafkaError(cast("int", getattr(KafkaError, name)))] * 3
+    cluster.fails = 3  # in its batch, and alone
+    sender.send(sent(KEPT, 1), never)
+    sender.flush(never)
+    assert cluster.written == [b"1:1"]
+
+
+def test_a_dead_letter_queue_without_its_right_is_waited_for_with_the_cause(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dead_letters, "FLUSH_S", 0.0)
+    settings = producer_settings({"bootstrap.servers": "b:1"}, scope="dead letter queue")
+    queue = DeadLetterTopic("dead", 1, settings, cluster="B", clock=SystemClock())
+    cluster.failures = [KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)] * 1_000
+    cluster.fails = 1_000
+    queue.send(SinkRecord("t", 1, None, b"v", (), -1, 4, "t", 1), ())
+    with pytest.raises(RetriableError, match=r"dead takes no records now: .*authorization failed"):
+        queue.flush()
+    cluster.fails = 0
+    queue.flush()
+    assert cluster.written == [b"v"]
 
 
 @pytest.mark.parametrize("cause", [TOO_LARGE, PURGED], ids=["refused", "purged"])

@@ -233,6 +233,30 @@ async def test_a_refused_config_holds_back_only_itself() -> None:
     assert not sync.refusals
 
 
+async def test_a_config_that_was_copied_goes_with_the_source_topics_own_one() -> None:
+    """Retention of a second, set to empty a topic, else stayed on its copy where the brokers of the source have another
+    one in their file."""
+    source, target = FakeAdmin({"t1": 1}), FakeAdmin()
+    of_file = [
+        ConfigEntry(it, "8", ConfigSource.STATIC_BROKER_CONFIG)
+        for it in ("retention.ms", "segment.ms")
+    ]
+    source.configs = {"t1": (ConfigEntry("retention.ms", "1000"), of_file[1])}
+    sync = ConfigSync(source, target, DefaultConfigPropertyFilter({}), target_alias="B")
+    await sync.run({"t1": "A.t1"})
+    source.configs = {"t1": tuple(of_file)}
+    target.refuse["A.t1"] = server_error(29, "no AlterConfigs")
+    await sync.run({"t1": "A.t1"})
+    assert target.written == {("A.t1", "retention.ms"): "1000"}
+    target.refuse.clear()
+    await sync.run({"t1": "A.t1"})
+    assert target.written == {("A.t1", "retention.ms"): None}
+    # What someone sets on the copy from now on is theirs.
+    changes = len(target.altered)
+    await sync.run({"t1": "A.t1"})
+    assert not any(target.altered[changes:])
+
+
 async def test_what_decides_about_deletion_is_written_whole_or_not_at_all() -> None:
     source, target = FakeAdmin({"t1": 1}), FakeAdmin()
     source.configs = {"t1": ENTRIES}

@@ -11,6 +11,7 @@ from mm2py.errors import (
     ConnectionFailedError,
     FatalError,
     PartitionError,
+    RefusedRecordError,
     RetriableError,
 )
 from mm2py.runtime.errors import HerderError
@@ -155,6 +156,7 @@ async def test_the_trace_of_the_last_failure_shows_until_the_task_runs(cluster: 
     [
         (True, ConfigError("wrong")),
         (True, PartitionError("refused", topic="t", partition=0)),
+        (True, RefusedRecordError("refused")),
         (False, FatalError("x")),
     ],
 )

@@ -294,6 +294,29 @@ def test_records_that_cannot_be_put_are_told_with_the_cause() -> None:
     assert "no room" in stage.observed.standstills[0]
 
 
+def test_a_group_that_gives_no_partitions_is_told_and_one_that_gives_none_of_few_is_not() -> None:
+    """A coordinator that is away, or a member that is frozen: the task runs, and nothing is copied."""
+    stage = Stage()
+    assert stage.loop.start()
+    for take in ("take", "lose"):
+        stage.observed.standstills.clear()
+        stage.pass_s(25)
+        assert stage.observed.standstills == []
+        stage.pass_s(10)
+        assert ["has given this task no partitions" in it for it in stage.observed.standstills] == [
+            True
+        ]
+        stage.consumer.give(T0)
+        stage.pass_s(2)
+        assert stage.observed.standstills[1:] == [""]
+        getattr(stage.consumer, take)(T0)
+        stage.turn()
+    stage.observed.standstills.clear()
+    stage.consumer.give()
+    stage.pass_s(40)
+    assert stage.observed.standstills == []
+
+
 def test_the_lag_of_a_partition_whose_broker_is_silent_is_unknown_while_others_go() -> None:
     stage = begun(T0, T1)
     stage.pass_s(6)
@@ -444,14 +467,22 @@ def test_what_a_topic_created_again_has_lost_before_it_was_read_is_named() -> No
     assert lost(stage) == [("recreated", 3, 2), ("retention", 0, 6)]
 
 
-def test_a_topic_created_again_while_records_wait_for_the_target_gets_them_first() -> None:
+@pytest.mark.parametrize("tries", [3, 12])
+def test_a_topic_created_again_while_records_wait_for_the_target_gets_them_first_and_once(
+    tries: int,
+) -> None:
+    """Also where they wait for longer than it takes to find the other topic: they are no loss that is settled before."""
     stage = begun(T0, p0=6)
-    stage.task.put_errors = [not_now()] * 3
+    stage.task.put_errors = [not_now()] * tries
     stage.turn()
     stage.group.recreate(SECOND_ID, p0=9)
-    stage.pass_s(12)
+    while stage.task.put_errors:
+        assert stage.observed.ids == {T0: FIRST_ID}
+        stage.turn(1.0)
+    stage.pass_s(20)
     assert offsets(stage) == [0, 1, 2, *range(9)]
     assert stage.group.committed == {T0: 9}
+    assert lost(stage) == [("recreated", 3, 2)]
 
 
 @pytest.mark.parametrize("how", ["revoked", "lost", "stopped"])

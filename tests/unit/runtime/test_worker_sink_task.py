@@ -4,6 +4,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import ClassVar
 
 import pytest
@@ -13,7 +14,7 @@ from mm2py.api.sink import SinkTaskContext
 from mm2py.clock import SystemClock
 from mm2py.config.definitions import parse_config
 from mm2py.config.framework import FrameworkConfig, SinkFrameworkConfig
-from mm2py.errors import FatalError, RetriableError
+from mm2py.errors import FatalError, RefusedRecordError, RetriableError
 from mm2py.observability.logging import SecretMask
 from mm2py.observability.metrics import Metrics
 from mm2py.runtime.plugins.converters.converter import DataError
@@ -302,7 +303,7 @@ class Pauses:
 
 
 class Stand:
-    def __init__(self, *, headers: bool = True, **texts: str) -> None:
+    def __init__(self, *, headers: bool = True, keeps: bool = True, **texts: str) -> None:
         props = {name.replace("_", "."): text for name, text in texts.items()}
         self.queue, self.clock = Queue(), EagerClock()
         self.errant = ErrantRecords(
@@ -310,7 +311,7 @@ class Stand:
             3,
             parse_config(FrameworkConfig, props),
             clock=self.clock,
-            queue=self.queue,
+            queue=self.queue if keeps else None,
             context_headers=headers,
             mask=SecretMask(["hunter2-secret"]),
             chance=lambda: 0.5,
@@ -344,6 +345,25 @@ def test_without_tolerance_the_record_is_kept_and_the_task_fails_with_its_place(
         stand.attempt(failing(DataError("no JSON")))
     assert len(stand.queue.kept) == 1
     assert stand.errant.skipped == 0
+
+
+@pytest.mark.parametrize(
+    ("keeps", "is_put", "ends"),
+    [
+        (False, True, RefusedRecordError),
+        (True, False, RefusedRecordError),
+        (False, False, FatalError),
+    ],
+    ids=["refused by the target", "kept already", "not converted"],
+)
+def test_what_each_start_would_send_once_more_ends_the_task_for_good(
+    *, keeps: bool, is_put: bool, ends: type[FatalError]
+) -> None:
+    stand, error = Stand(keeps=keeps), DataError("too large")
+    put = partial(stand.errant.put_failed, a_record(T0, 4), error)
+    with pytest.raises(FatalError) as caught:
+        (put if is_put else partial(stand.attempt, failing(error)))()
+    assert type(caught.value) is ends
 
 
 def test_with_tolerance_it_is_left_out_counted_and_kept_with_connects_headers() -> None:

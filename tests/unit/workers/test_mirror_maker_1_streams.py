@@ -284,6 +284,20 @@ def test_what_was_read_and_the_markers_behind_it_are_committed(target: Target) -
     assert group.lag == 7
 
 
+@pytest.mark.parametrize(
+    ("script", "lag"),
+    [
+        ((), -1),
+        ((given(),), 0),
+        ((given(P0),), -1),
+        ((given(P0), steps(Read(P0, 5)), taken(P0)), -1),
+    ],
+    ids=["outside", "more streams than partitions", "nothing read yet", "rebalance"],
+)
+def test_what_is_not_known_is_no_lag_of_0(target: Target, script: Sequence[Step], lag: int) -> None:
+    assert run(target, *script).lag == lag
+
+
 def test_an_end_is_not_committed_before_records_that_came_in_a_wait(target: Target) -> None:
     target.waits = 1
     # While the flush of offset 5 waits, offset 7 and the end behind it arrive.
