@@ -60,9 +60,10 @@ def picture_at(flow: FlowName, state: FlowState, revision: int) -> FlowPicture:
     """Return what was in force after a revision; ``NotFoundError``: the history is shorter."""
     then = state.at(revision)
     if then is None:
+        first = f" and {state.oldest}" if state.oldest > 1 else ""
         raise NotFoundError(
-            f"Flow {flow} has no revision {revision} that is known; known are 0 (the file) and "
-            f"{state.oldest} to {state.revision}"
+            f"Flow {flow} has no revision {revision} that is known; known are 0 (the file){first} "
+            f"to {state.revision}"
         )
     return then
 
