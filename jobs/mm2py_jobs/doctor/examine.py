@@ -351,8 +351,8 @@ def _resting(name: FlowName, now: FlowNow) -> Iterator[Row]:
     if now.state is not TargetState.STARTED:
         yield Level.WARNING.row(
             f"the flow is {now.state.value}: nothing is copied",
-            f"mm2py flow history '{name}' has who asked for it, as a failover does; mm2py flow "
-            f"resume '{name}' ends it",
+            f"mm2py flow history '{name}' has who did it; mm2py flow resume '{name}' ends it, where "
+            f"no failover stopped it: mm2py failover FILE --flow '{name}' --status",
         )
     if now.held:
         yield Level.WARNING.row(

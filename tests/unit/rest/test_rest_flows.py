@@ -190,6 +190,9 @@ def test_of_a_task_that_was_paused_before_its_start_nothing_is_known_and_a_note_
     herder.snapshot = snapshot("worker:8083", AB, *partitions)
     found = rig.ask("GET", "/flows/A->B").json
     assert (found["partitions"], found["lag_records"]) == (1, lag)
+    (topic,) = rig.ask("GET", "/flows/A->B/topics").json
+    states = {True: "RUNNING", False: "PAUSED" if paused else "UNASSIGNED"}
+    assert topic["state"] == states[bool(partitions)]
     assert found["lag_ms"] == (None if lag is None else 10 * lag)
     notes = [it for it in found["notes"] if it.startswith("nothing is measured of paused tasks")]
     assert len(notes) == is_blind
