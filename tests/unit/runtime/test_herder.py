@@ -146,14 +146,14 @@ async def test_a_change_of_framework_keys_alone_restarts_the_tasks(cluster: Clus
     assert node.host.running[C0].connector_config["header"] == "other"
 
 
-@pytest.mark.parametrize(
-    ("change", "last"),
-    [
-        (lambda h: h.put_config("c", CONFIG | {"work": "0 7"}, actor="t"), "start c-1 7"),
-        (lambda h: h.restart("c", only_failed=False, include_tasks=True), "start c-1 1"),
-        (lambda h: h.pause("c", actor="t"), "pause c-1"),
-    ],
-)
+CHANGES: list[tuple[Callable[[Herder], Awaitable[object]], str]] = [
+    (lambda h: h.put_config("c", CONFIG | {"work": "0 7"}, actor="t"), "start c-1 7"),
+    (lambda h: h.restart("c", only_failed=False, include_tasks=True), "start c-1 1"),
+    (lambda h: h.pause("c", actor="t"), "pause c-1"),
+]
+
+
+@pytest.mark.parametrize(("change", "last"), CHANGES)
 async def test_a_change_is_pending_until_the_tasks_have_it(
     cluster: Cluster, change: Callable[[Herder], Awaitable[object]], last: str
 ) -> None:
