@@ -17,7 +17,7 @@ import typer
 from mm2py.errors import FatalError, RetriableError, UsageError
 from mm2py.flows.view_models import ChangeResult, FlowView, TopicsChange
 from mm2py.observability.logging import some_of
-from mm2py_cli.flow_commands import FlowArgument, flow_app, health
+from mm2py_cli.flow_commands import WELL, FlowArgument, flow_app, health
 from mm2py_cli.output import OK, UNHEALTHY, Column, Printer, examples, printable, say
 from mm2py_cli.rest_access import Access, asks_rest, flow_name
 from mm2py_workers.answers import flow_path
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 commands: Final = flow_app
 """`mm2py flow` with the changes of this module."""
 
+SETTLED: Final = "settled"
+"""To wait for: a state that was asked for, whichever, with the change in all tasks."""
 NO_QUERY: Final[Mapping[str, Never]] = MappingProxyType({})
 POLL_S: Final = 0.5
 SHOWN: Final = 5
@@ -86,9 +88,10 @@ class SentChange:
                     " paused alone; --all-topics resumes them too"
                 )
             if done.not_there:
+                then = "" if done.action == "resume" else " It rests when it appears"
                 say(
                     f"{done.flow}: no task copies {some_of(done.not_there, SHOWN)} now; was another"
-                    " name meant? It rests when it appears"
+                    f" name meant?{then}"
                 )
             return self._wait(rest, done.flow, awaited) if awaited and not self.dry_run else OK
 
@@ -107,18 +110,18 @@ class SentChange:
 
         deadline = SYSTEM_CLOCK.monotonic() + self.access.timeout_s
         while True:
-            state = ""
+            flows: list[FlowView] = []
             try:
-                flow = rest.view(FlowView, flow_path(name))
-                state = flow.state
-                # The flow rests with its source connector, the others may be about to.
-                if state == awaited and all(it.state == state for it in flow.connectors):
-                    return health([flow])
+                flows = [rest.view(FlowView, flow_path(name))]
+                state = flows[0].state + (", tasks take the change" if flows[0].pending else "")
+                if _is(flows[0], awaited):
+                    return health(flows)
             except (FatalError, RetriableError) as error:
                 # A flow that was just created is unknown to a worker that has not heard of it yet.
                 state = f"not known: {error.message}"
             if SYSTEM_CLOCK.monotonic() >= deadline:
                 say(f"{name} is not {awaited} after {self.access.timeout_s:g} s: {state}")
+                health(flows)
                 return UNHEALTHY
             time.sleep(POLL_S)
 
@@ -199,7 +202,7 @@ def set_properties(
     if not properties:
         raise UsageError("nothing is to be changed", remedy="give KEY=VALUE or --unset KEY")
     body = {"connectors": {connector: properties}} if connector else {"config": properties}
-    return change.send("PATCH", flow_path(name), body=body, awaited=change.state())
+    return change.send("PATCH", flow_path(name), body=body, awaited=change.state(SETTLED))
 
 
 @flow_app.command(
@@ -256,7 +259,7 @@ def restart_flow(
     change: WaitedChange,
 ) -> int:
     """Restart connectors and tasks of a flow, or the tasks of one topic or partition."""
-    return change.post(flow, "restart", part, query={"only_failed": only_failed or None})
+    return change.post(flow, "restart", part, SETTLED, {"only_failed": only_failed or None})
 
 
 @flow_app.command(
@@ -292,8 +295,17 @@ def roll_back(
     *,
     change: WaitedChange,
 ) -> int:
-    """Make configs and pauses of a flow what they were after a revision of its history."""
-    return change.post(flow, "rollback", FlowPart(), query={"revision": revision})
+    """Make properties and pauses of topics what they were after a revision of the history."""
+    return change.post(flow, "rollback", FlowPart(), SETTLED, {"revision": revision})
+
+
+def _is(flow: FlowView, awaited: str) -> bool:
+    if flow.pending:
+        return False
+    if awaited == SETTLED:
+        return flow.state in WELL
+    # The flow rests with its source connector, the others may be about to.
+    return flow.state == awaited and all(it.state == awaited for it in flow.connectors)
 
 
 def _say_moved(topics: TopicsChange) -> None:

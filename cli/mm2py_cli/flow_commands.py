@@ -4,13 +4,13 @@ Flow: REST answer -> rows -> table, JSON or YAML -> exit code 3 where a flow is 
 are in ``flow_changes``, which shares this module's ``flow_app``.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Annotated, Final
 
 import typer
 
-from mm2py.flows.view_models import ConfigView, FlowView, HistoryView, PartitionView
+from mm2py.flows.view_models import ConfigView, FlowView, HistoryView, PartitionView, TopicView
 from mm2py.observability.logging import some_of
 from mm2py_cli.output import OK, UNHEALTHY, Column, Output, Printer, examples, say
 from mm2py_cli.rest_access import Access, asks_rest, complete_flow, flow_name
@@ -187,6 +187,14 @@ def health(flows: Sequence[FlowView]) -> int:
         for text in (*wrongs(flow), *flow.notes):
             say(f"{flow.flow} {text}")
     return OK if all(map(is_well, flows)) else UNHEALTHY
+
+
+def say_resting(flows: Iterable[FlowView], shown: Iterable[TopicView | PartitionView]) -> None:
+    """Say which flows have no rows because somebody stopped or paused them."""
+    with_rows = {row.flow for row in shown}
+    for flow in flows:
+        if flow.state in ("PAUSED", "STOPPED") and flow.flow not in with_rows:
+            say(f"{flow.flow} is {flow.state}: mm2py flow resume '{flow.flow}'")
 
 
 def is_well(flow: FlowView) -> bool:

@@ -13,7 +13,7 @@ import typer
 
 from mm2py.errors import RetriableError
 from mm2py.flows.view_models import FlowView, TopicView
-from mm2py_cli.flow_commands import NOTHING, health
+from mm2py_cli.flow_commands import NOTHING, health, say_resting
 from mm2py_cli.output import OK, UNHEALTHY, Column, Printer, say
 from mm2py_cli.rest_access import Access, FlowOption, asks_rest, flow_name
 from mm2py_workers.answers import flow_path
@@ -120,6 +120,7 @@ class _LagView:
         if any(topic.failed_partitions for topic in topics):
             code = UNHEALTHY
         if not self.limits.given:
+            say_resting(flows, topics)
             return code
         for flow in flows:
             if flow.state in ("PAUSED", "STOPPED") and flow.enabled:

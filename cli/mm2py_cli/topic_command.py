@@ -11,7 +11,7 @@ from typing import Annotated, Final
 import typer
 
 from mm2py.flows.view_models import FlowView, PartitionView, TopicView
-from mm2py_cli.flow_commands import NOTHING, WELL, health, is_well
+from mm2py_cli.flow_commands import NOTHING, WELL, health, is_well, say_resting
 from mm2py_cli.output import UNHEALTHY, Column, Printer
 from mm2py_cli.rest_access import Access, FlowOption, asks_rest, flow_name
 from mm2py_workers.answers import flow_path
@@ -78,6 +78,7 @@ def show_topics(
     rows = sorted((row for row in rows if fnmatchcase(row.topic, topic)), key=_place)
     columns = _PARTITIONS if partitions else _TOPICS
     printer.rows(rows, rows, columns, NOTHING if topic == "*" else f"no topic {topic} is copied")
+    say_resting(flows, rows)
     copied = {row.flow for row in rows}
     # Of one that is DEGRADED the rows tell; where the target does not answer, topics are RUNNING.
     told = WELL | {"DEGRADED"}

@@ -9,19 +9,20 @@ its first use. What Spark tasks have is in ``flow_sides`` and ``flow_target``. O
 
 import asyncio
 from collections.abc import Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import NamedTuple, Self, final
 
 from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
+from mm2py.client.fetch.log_reader import newest_records
 from mm2py.client.permit import UNLIMITED
 from mm2py.clock import SYSTEM_CLOCK, Clock, closing
 from mm2py.config.class_names import CHECKPOINT_NAME, SOURCE_NAME
 from mm2py.config.client_properties import effective_client_properties
 from mm2py.config.java_values import parse_list
 from mm2py.config.mirror_maker import MirrorMakerConfig
-from mm2py.errors import ConfigError, RetriableError
+from mm2py.errors import ConfigError, ProtocolError, RetriableError
 from mm2py.mirror.flow_overrides import flows_topic
 from mm2py.mirror.flow_state import enabled
 from mm2py.mirror.source_offsets import (
@@ -32,8 +33,9 @@ from mm2py.mirror.source_offsets import (
 )
 from mm2py.mirror.two_clusters import ClusterEnd, refuse_one_cluster
 from mm2py.runtime.plugins.plugins import Plugins
+from mm2py.storage.connect_json import TARGET, TargetPut, decode_config_record
 from mm2py.storage.flow_overrides_store import FlowOverridesStore
-from mm2py.types import ClusterAlias, FlowName, TopicPartition
+from mm2py.types import ClusterAlias, FlowName, TargetState, TopicPartition
 from mm2py_cli.config_commands import flow_named
 from mm2py_cli.output import say
 from mm2py_connectors.config import CONNECTORS
@@ -90,12 +92,13 @@ class FlowNow(NamedTuple):
 
     ``connector``: the source connector's config, placeholders resolved; None where there is no such
     flow now. ``checkpoints``: that of its checkpoint connector, None where it has none. ``held``:
-    what was paused alone.
+    what was paused alone. ``state``: what it is to be, where that was asked for (``target_state``).
     """
 
     connector: dict[str, str] | None
     checkpoints: dict[str, str] | None = None
     held: frozenset[TopicPartition] = frozenset()
+    state: TargetState = TargetState.STARTED
 
 
 def flow_of_file(plan: FlowPlan) -> FlowNow:
@@ -144,6 +147,19 @@ async def flow_in_force(plan: FlowPlan, target: Cluster, clock: Clock) -> FlowNo
     finally:
         await overrides.stop()
         await tables.close()
+
+
+async def target_state(plan: FlowPlan, target: Cluster, clock: Clock) -> tuple[TargetState, int]:
+    """Return what a flow's source connector is to be and the offset of its record, -1 where there
+    is none; read-only. ``RetriableError``: the target does not answer."""
+    key = f"{TARGET}{SOURCE_NAME}".encode()
+    records = await newest_records(target, plan.worker.config_storage_topic, clock)
+    offset, value = records.get(key, (-1, None))
+    with suppress(ProtocolError):  # a worker logs it
+        put = decode_config_record(key, value)
+        if isinstance(put, TargetPut) and put.state is not None:
+            return put.state, offset
+    return TargetState.STARTED, -1
 
 
 def refuse_transforms(flow: FlowName, connector: Mapping[str, str], reason: str) -> None:

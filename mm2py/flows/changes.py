@@ -278,15 +278,16 @@ class FlowChanges:
 
         async def plan(node: FlowNode) -> FlowChange:
             held = node.overrides.held()
-            if action != "resume":
+            if action == "resume" and part not in held and part._replace(partition=-1) in held:
+                raise BadRequestError(
+                    f"Partition {part} is paused with its whole topic; resume topic {part.topic}"
+                )
+            # What is paused may be gone by now; any other name may be misspelt.
+            if action != "resume" or not any(it.topic == part.topic for it in held):
                 name, config = self._source(request.flow, node)
                 _need_copied(request.flow, node.herder.resolved(config), part.topic)
                 if not await _has(node.herder, name, part):
                     not_there.append(part.topic)
-            elif part not in held and part._replace(partition=-1) in held:
-                raise BadRequestError(
-                    f"Partition {part} is paused with its whole topic; resume topic {part.topic}"
-                )
             edit = held_edit(part, paused=action != "resume")
             return FlowChange(action=action, target=held_name(part), edit=edit)
 
@@ -589,13 +590,16 @@ class FlowChanges:
 
 def _need_leader(node: FlowNode) -> None:
     """Raise ``ForwardError`` unless this worker leads the flow, or it does not run and changes are
-    accepted."""
+    accepted; ``ConflictError`` of a leader that its group does not answer."""
     if node.herder.failure is not None:
         return
     # Raises ``ForwardError`` on any other worker.
     node.herder.member_urls()
-    if node.herder.node_snapshot().state == "SUSPENDED":
-        raise ForwardError(None)  # another worker may lead by now
+    if node.herder.idles:
+        raise ConflictError(
+            f"Cannot complete request momentarily: flow {node.herder.flow} {node.herder.idles}; "
+            "another worker may lead by now"
+        )
 
 
 def _need_copied(flow: FlowName, config: Mapping[str, str], topic: str) -> None:

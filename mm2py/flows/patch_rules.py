@@ -50,7 +50,7 @@ class PatchRules:
             problems = [
                 f"{key} of connector {name} {problem}"
                 for key, text in given.items()
-                if text is not None and text != before.get(key)
+                if (key not in known if text is None else text != before.get(key))
                 if (problem := self._problem(name, key, known=key in known))
             ]
             if problems:

@@ -311,7 +311,7 @@ class FlowService:
             )
             view = view.model_copy(update={"notes": (*view.notes, note)})
         since = self._parts.fleet.since(flow, view.state)
-        return view.model_copy(update={"since_ms": since.at_ms})
+        return view.model_copy(update={"since_ms": since.at_ms, "pending": node.herder.pending})
 
     def _config_view(
         self,

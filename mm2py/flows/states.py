@@ -60,9 +60,10 @@ def picture_at(flow: FlowName, state: FlowState, revision: int) -> FlowPicture:
     """Return what was in force after a revision; ``NotFoundError``: the history is shorter."""
     then = state.at(revision)
     if then is None:
+        first = f" and {state.oldest}" if state.oldest > 1 else ""
         raise NotFoundError(
-            f"Flow {flow} has no revision {revision} that is known; known are 0 (the file) and "
-            f"{state.oldest} to {state.revision}"
+            f"Flow {flow} has no revision {revision} that is known; known are 0 (the file){first} "
+            f"to {state.revision}"
         )
     return then
 
@@ -380,12 +381,19 @@ async def assigned_tasks(herder: Herder, name: str) -> Mapping[TopicPartition, T
     return _assigned(await herder.task_configs(name))
 
 
-def assigned_now(herder: Herder) -> Mapping[TopicPartition, TaskId]:
-    """Return which task of the flow has which source partition, as far as this node has read it."""
+def assigned_now(herder: Herder) -> Mapping[TopicPartition, tuple[TaskId, State]]:
+    """Return which task of the flow has which source partition, as far as this node has read it,
+    and the state of one that no worker measures: a task that was paused before its start opens
+    nothing."""
     source = read_flow(herder).source
     if source is None:
         return {}
-    return _assigned((task, herder.task_config_now(task)) for task in source.info.tasks)
+    assigned = _assigned((task, herder.task_config_now(task)) for task in source.info.tasks)
+    paused = {it for it, work in source.tasks.items() if state_name(work) == State.PAUSED}
+    return {
+        tp: (task, State.PAUSED if task in paused else State.UNASSIGNED)
+        for tp, task in assigned.items()
+    }
 
 
 def _assigned(

@@ -74,7 +74,7 @@ class FlowView(View):
     copy yet, or leaves partitions to a backfill. ``topics`` counts source topics without
     heartbeats: a flow with none copies nothing of its users; ``copied_topics`` those with a
     partition that is neither paused, held, failed nor without a task. Both are None where a worker
-    of an older build answered.
+    of an older build answered. ``pending``: tasks have not taken the last change yet.
     """
 
     flow: str
@@ -83,6 +83,7 @@ class FlowView(View):
     enabled: bool
     engine: str
     state: str
+    pending: bool = False
     since_ms: int | None
     revision: int
     workers: tuple[str, ...]

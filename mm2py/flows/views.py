@@ -42,12 +42,14 @@ _WHOLE_TOPIC: Final = -1
 class FlowMembers:
     """What the members of a flow copy, and which of them are missing.
 
-    ``assigned``: the partitions that the flow's tasks are to copy. ``silent``: why a member gave no
-    answer, by its URL.
+    ``assigned``: the partitions that the flow's tasks are to copy, with the state of those that no
+    worker measures. ``silent``: why a member gave no answer, by its URL.
     """
 
     snapshots: Sequence[NodeSnapshot]
-    assigned: Mapping[TopicPartition, TaskId] = field(default_factory=dict[TopicPartition, TaskId])
+    assigned: Mapping[TopicPartition, tuple[TaskId, State]] = field(
+        default_factory=dict[TopicPartition, tuple[TaskId, State]]
+    )
     incomplete: tuple[str, ...] = ()
     silent: Mapping[str, str] = field(default_factory=dict[str, str])
 
@@ -76,8 +78,8 @@ class FlowMembers:
         ]
         measured = {part.source for _, part in partitions}
         partitions += [
-            ("", PartitionSnapshot.unmeasured(source, state=State.UNASSIGNED, task=str(task)))
-            for source, task in self.assigned.items()
+            ("", PartitionSnapshot.unmeasured(source, state=state, task=str(task)))
+            for source, (task, state) in self.assigned.items()
             if source not in measured
         ]
         return partitions

@@ -93,17 +93,24 @@ def test_a_flow_that_will_work_has_no_warning_before_and_while_it_runs(setup: Se
     assert (shown.returncode, shown.stdout, shown.stderr) == (0, "", "nothing is wrong\n")
 
 
-@pytest.mark.parametrize("change", ["delete", "disable"])
+@pytest.mark.parametrize("change", ["delete", "disable", "pause", "stop", "topic"])
 def test_a_flow_that_a_change_over_rest_took_away_is_not_well(setup: Setup, change: str) -> None:
-    flow = setup.flow(setup.topic("away"))
+    topic = setup.topic("away")
+    flow, words = setup.flow(topic), "nothing is copied | mm2py flow history"
     with running(flow.file) as mirror:
         if change == "delete":
             Asked(mirror).done("DELETE", path_of(flow))
-        else:
+        elif change == "disable":
             Asked(mirror).done("PATCH", path_of(flow), {"config": {"enabled": "false"}})
+        elif change == "topic":
+            Asked(mirror).done("POST", f"{path_of(flow)}/pause?topic={topic}")
+            words = (
+                f"paused, and not copied: {topic} | mm2py flow resume '{flow.name}' --all-topics"
+            )
+        else:
+            Asked(mirror).done("POST", f"{path_of(flow)}/{change}")
         _, rows = examined(flow)
-    text = said(rows, "clusters", "warning")
-    assert "nothing is copied | mm2py flow history" in text, rows
+    assert words in said(rows, "clusters", "warning"), rows
 
 
 def test_how_much_the_source_is_written_now_and_what_a_worker_needs_for_it(setup: Setup) -> None:

@@ -502,6 +502,20 @@ class Refused(Process):
         raise self.error
 
 
+async def test_a_driver_that_ends_before_clients_moved_says_how_writers_go_on() -> None:
+    @final
+    class Silent(Process):
+        async def target_ends(self) -> Sequence[LogPlace]:
+            raise RetriableError("does not answer")
+
+    world = _quiet()
+    with pytest.raises(RetriableError, match=r"kept from writing to A: .* --cancel ends that"):
+        await _drive(Silent(world))
+    left = world.failover
+    assert left is not None
+    assert (left.step, "--cancel ends that" in left.cause) == (Step.VERIFY, True)
+
+
 @pytest.mark.parametrize("error", [RetriableError("not now"), FatalError("not allowed")])
 async def test_what_a_step_has_recorded_stays_and_the_cause_is_told(error: Mm2pyError) -> None:
     world = _quiet()

@@ -23,15 +23,23 @@ from mm2py.config.clients import ConnectionSettings
 from mm2py.config.mirror_maker import MirrorMakerConfig
 from mm2py.errors import ConfigError, Mm2pyError
 from mm2py.flows.graph import file_cycle
+from mm2py.flows.views import held_name
 from mm2py.mirror.flow_overrides import flows_topic
 from mm2py.mirror.flow_state import enabled
 from mm2py.mirror.two_clusters import IDS_OF_IMAGES
-from mm2py.types import FlowName
+from mm2py.types import FlowName, TargetState
 from mm2py_connectors.config import CONNECTORS
 from mm2py_jobs.doctor import cluster_checks, flow_checks
-from mm2py_jobs.doctor.examined import SIDES, Examined, Level, OpenedSide, Row, Side
+from mm2py_jobs.doctor.examined import SIDES, Examined, Level, OpenedSide, Row, Side, some
 from mm2py_jobs.doctor.load import load
-from mm2py_jobs.open_flow import FlowNow, admin_cluster, flow_in_force, flow_of_file, plan_of_file
+from mm2py_jobs.open_flow import (
+    FlowNow,
+    admin_cluster,
+    flow_in_force,
+    flow_of_file,
+    plan_of_file,
+    target_state,
+)
 from mm2py_workers.flow_parts import FlowPlan
 
 OPEN_S: Final = 8.0
@@ -332,9 +340,25 @@ async def _opened(plan: FlowPlan, clock: Clock, shared: Shared) -> tuple[Examine
                 f"set {plan.name}.enabled = true in the file, or mm2py flow create '{plan.name}'",
             )
         )
+    rows += [] if now is None else _resting(plan.name, now)
     sides = dict(zip(SIDES, opened, strict=True))
     rows += cluster_checks.away(sides)
     return Examined(plan, connector, checkpoints, sides, clock, shared.pace), rows
+
+
+def _resting(name: FlowName, now: FlowNow) -> Iterator[Row]:
+    """Name what copies nothing because somebody asked for it."""
+    if now.state is not TargetState.STARTED:
+        yield Level.WARNING.row(
+            f"the flow is {now.state.value}: nothing is copied",
+            f"mm2py flow history '{name}' has who did it; mm2py flow resume '{name}' ends it, where "
+            f"no failover stopped it: mm2py failover FILE --flow '{name}' --status",
+        )
+    if now.held:
+        yield Level.WARNING.row(
+            f"paused, and not copied: {some([held_name(it) for it in now.held])}",
+            f"mm2py flow resume '{name}' --all-topics",
+        )
 
 
 async def _in_force(
@@ -351,7 +375,9 @@ async def _in_force(
     async def read() -> None:
         if flows_topic(plan.name.source) in await opened.topics():
             await target.connect()
-            found.append(await flow_in_force(plan, target, clock))
+            now = await flow_in_force(plan, target, clock)
+            state, _ = await target_state(plan, target, clock)
+            found.append(now._replace(state=state))
 
     try:
         cause = await _within(OPEN_S, read)

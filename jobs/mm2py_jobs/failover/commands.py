@@ -30,6 +30,7 @@ from mm2py_jobs.failover.plan import (
     FailoverRequest,
     Masked,
     TimedPlan,
+    where_it_stands,
 )
 from mm2py_workers.answers import Row, texts_of
 from mm2py_workers.worker_place import NoWorkerError
@@ -335,12 +336,25 @@ async def _execute(job: FailoverCommands, request: FailoverRequest, printer: Pri
         say(
             f"{begun.accept_loss} offsets were accepted before: a smaller number takes nothing back"
         )
+    import asyncio
+
     from mm2py_cli.progress import progress
 
-    with progress(str(request.kind), printer) as told:
-        failover = await job.execute(
-            request, _say_step, planned, lambda it: told(_step_text(it), 0, 0)
-        )
+    recorded = [begun] if begun is not None and not begun.step.is_over else []
+
+    def report(failover: Failover) -> None:
+        recorded.append(failover)
+        _say_step(failover)
+
+    try:
+        with progress(str(request.kind), printer) as told:
+            failover = await job.execute(
+                request, report, planned, lambda it: told(_step_text(it), 0, 0)
+            )
+    except asyncio.CancelledError:  # Ctrl-C
+        stands = f"{recorded[-1].step}; {where_it_stands(recorded[-1])}" if recorded else ""
+        say(f"interrupted at {stands or 'its plan; --status shows whether it has begun'}")
+        raise
     source, target = failover.flow.split("->")
     print_failover(printer, failover)
     if failover.step is Step.DONE:
@@ -361,7 +375,11 @@ async def _status(job: FailoverCommands, name: str, printer: Printer) -> int:
     failover = await job.newest()
     if failover is not None:
         print_failover(printer, failover)
-        return OK if failover.step.is_over else UNHEALTHY
+        if failover.step.is_over:
+            return OK
+        if not failover.cause:
+            say(f"a driver may be at work; else {where_it_stands(failover, '--execute')}")
+        return UNHEALTHY
     if printer.is_table:
         say(f"there was no {name}")
     else:

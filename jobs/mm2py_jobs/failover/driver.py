@@ -60,7 +60,13 @@ from mm2py.storage.job_claim import DriverClaim, drive_of
 from mm2py.storage.privileged_writer import PrivilegedWriter
 from mm2py.storage.table import Table
 from mm2py.types import TopicPartition
-from mm2py_jobs.failover.plan import DRAIN_S, SETTLE_S, FailoverRefusedError, FailoverRequest
+from mm2py_jobs.failover.plan import (
+    DRAIN_S,
+    SETTLE_S,
+    FailoverRefusedError,
+    FailoverRequest,
+    where_it_stands,
+)
 
 log = logging.getLogger(__name__)
 
@@ -283,13 +289,12 @@ class FailoverDriver:
         return failover
 
     def _say_where(self, error: Mm2pyError) -> None:
-        """Add to the remedy of what ends this driver that clients have moved."""
+        """Add to the remedy of what ends this driver where clients are, and how it continues."""
         recorded = self._claim.known
-        if self._lost or recorded is None or not recorded.switched_ms:
+        if self._lost or recorded is None:
             return
-        target = self._name.rpartition("->")[2]
-        where = f"clients may write to {target} already, the same command continues from here"
-        if where not in error.remedy:
+        where = where_it_stands(recorded)
+        if where not in error.remedy and "--cancel" not in error.remedy:
             error.remedy = f"{error.remedy}; {where}" if error.remedy else where
 
     async def cancel(self) -> Failover:

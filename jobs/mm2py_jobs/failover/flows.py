@@ -8,25 +8,19 @@ workers read before they start a task.
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Protocol, final
 
 from mm2py.api.context import PartitionState
 from mm2py.client.connect.cluster import Cluster
-from mm2py.client.fetch.log_reader import newest_records, newest_values
+from mm2py.client.fetch.log_reader import newest_values
 from mm2py.client.permit import UNLIMITED
 from mm2py.clock import Clock
 from mm2py.config.class_names import CHECKPOINT_NAME, SOURCE_NAME
-from mm2py.errors import ConnectionFailedError, Mm2pyError, ProtocolError
-from mm2py.storage.connect_json import (
-    CONNECTOR,
-    TARGET,
-    TargetPut,
-    decode_config_record,
-    encode_config_record,
-)
+from mm2py.errors import ConnectionFailedError, Mm2pyError
+from mm2py.storage.connect_json import CONNECTOR, TargetPut, encode_config_record
 from mm2py.types import FlowName, State, TargetState, TopicPartition
+from mm2py_jobs.open_flow import target_state
 from mm2py_workers.answers import Row, count_of, flow_path, rows_of, text_of, texts_of
 from mm2py_workers.flow_parts import FlowPlan
 from mm2py_workers.internal_stores import FlowTables, config_topic, store_producer
@@ -243,10 +237,5 @@ async def stop_record(target: Cluster, plan: FlowPlan, clock: Clock) -> int:
     Raises:
         RetriableError: the target does not answer.
     """
-    key = f"{TARGET}{SOURCE_NAME}".encode()
-    records = await newest_records(target, plan.worker.config_storage_topic, clock)
-    offset, value = records.get(key, (-1, None))
-    with suppress(ProtocolError):  # a worker logs it
-        if decode_config_record(key, value) == TargetPut(SOURCE_NAME, TargetState.STOPPED):
-            return offset
-    return -1
+    state, offset = await target_state(plan, target, clock)
+    return offset if state is TargetState.STOPPED else -1

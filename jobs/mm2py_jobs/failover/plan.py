@@ -26,6 +26,17 @@ class FailoverRefusedError(FatalError):
     """A check refuses; nothing was changed, or the message names what was."""
 
 
+def where_it_stands(failover: Failover, command: str = "the same command") -> str:
+    """Return where an unfinished failover has its clients, and which ``command`` continues it."""
+    source, _, target = failover.flow.partition("->")
+    goes_on = f"{command} continues from here"
+    if failover.switched_ms:
+        return f"clients may write to {target} already, {goes_on}"
+    if failover.step.is_switched:
+        return goes_on
+    return f"clients may be kept from writing to {source}: {goes_on}, --cancel ends that"
+
+
 _NAMES: Final = frozenset({"topic", "copy", "group", "flow", "id"})
 """Members that name something in a cluster: one that is equal to a secret is shown, or it could not
 be found."""

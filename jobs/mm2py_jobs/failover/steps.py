@@ -41,7 +41,7 @@ from mm2py.mirror.ledger import SET_PAST, IncarnationRecord
 from mm2py.mirror.offset_map import PartitionMap
 from mm2py.mirror.offset_map_pages import Page
 from mm2py.observability.logging import some_of
-from mm2py.protocol.acls import Acl
+from mm2py.protocol.acls import Acl, AclOperation
 from mm2py.protocol.admin_messages import ActiveProducer
 from mm2py.protocol.error_codes import error_name
 from mm2py.protocol.topics import NO_TOPIC_ID, is_another_topic
@@ -125,16 +125,20 @@ class FailoverSides:
                 if isinstance(error, RetriableError):
                     raise
                 return FencePlan((), f"the rules of {clusters.name.source} cannot be read: {error}")
+            missing = await _missing_right(source)
         if acls is None:
             note = f"cluster {clusters.name.source} has no authorizer: stop its producers yourself"
             return FencePlan((), note)
-        return fence_of(
+        plan = fence_of(
             acls,
             list(topics),
             self._principals(),
             mirror_writes=clusters.keeps_names,
             others=others,
         )
+        if plan.rules and missing:
+            return FencePlan((), "; ".join(it for it in (plan.note, missing) if it))
+        return plan
 
     @property
     def _source_topic(self) -> str:
@@ -640,6 +644,21 @@ async def _is_written_by(
     reader = RangeReader(cluster, read_committed=False)
     written = [producer_of(it) async for part in reader.read(tp, first, end) for it in part]
     return producers.issuperset(written)
+
+
+async def _missing_right(source: Cluster) -> str:
+    """Return that no rule can be made on a cluster, with the command that lets us; empty where it
+    can, and where brokers do not disclose it."""
+    try:
+        rights = await Admin(source).cluster_rights()
+    except UnsupportedVersionError:
+        return ""
+    if rights is None or AclOperation.ALTER in rights:
+        return ""
+    return (
+        f"Alter on cluster {source.alias} is missing, so writers are not fenced: "
+        f"{source.granting('Alter', '--cluster')}"
+    )
 
 
 def _all_rules(fence: Fence | None, more: Sequence[Rule]) -> tuple[Rule, ...]:

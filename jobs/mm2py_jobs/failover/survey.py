@@ -211,13 +211,15 @@ async def _flows(
 def not_copying(name: FlowName, now: FlowAnswer) -> list[str]:
     """Return what of a flow does not copy, or rests, also while there is nothing to copy."""
     texts, stays = list[str](), "what is not copied stays behind"
+    resumes = f"{stays}; mm2py flow resume '{name}'"
     if not now.copies or now.is_broken:
         state = now.state if now.enabled else "not there"
         if now.source_rests:
             state = f"{state}, its {SOURCE_NAME} is paused or stopped"
-        texts.append(f"flow {name} is {state}: {stays}")
+        texts.append(f"flow {name} is {state}: {resumes if now.rests else stays}")
     if now.paused:
-        texts.append(f"{some_of(now.paused, _SHOWN)} of flow {name} is paused: {stays}")
+        paused = some_of(now.paused, _SHOWN)
+        texts.append(f"{paused} of flow {name} is paused: {resumes} --all-topics")
     return texts
 
 

@@ -391,8 +391,8 @@ class _Changes:
         return await self._changes.patch(self._asked(given), patches)
 
     async def rollback(self, given: Given, revision: Revision) -> ChangeResult:
-        """Make properties and pauses what they were after a revision of the history; 0 is the
-        file."""
+        """Make properties and pauses of topics what they were after a revision of the history; 0
+        is the file."""
         return await self._changes.rollback(self._asked(given), revision)
 
     async def pause(self, given: Given, part: Part) -> ChangeResult:

@@ -98,6 +98,11 @@ class Herder:
         """What it waits for before it is in its group, with the cause; empty once it is."""
         return self._life.not_ready()
 
+    @property
+    def idles(self) -> str:
+        """Why it does nothing now though it has not failed, its group's silence too; else empty."""
+        return self._life.idles()
+
     async def accept_changes(self) -> None:
         """Let overrides be written for a moment while the herder does not run.
 
@@ -131,6 +136,12 @@ class Herder:
     def flow(self) -> FlowName | None:
         """The flow; None on an ordinary worker."""
         return self._parts.flow
+
+    @property
+    def pending(self) -> bool:
+        """Whether a change was read that connectors or tasks have not taken yet; the leader knows
+        it."""
+        return self._life.loop.pending
 
     @property
     def leads(self) -> bool:
@@ -281,9 +292,8 @@ class Herder:
         """
         # A cluster that is down is not this worker's fault: an unhealthy answer would have an
         # orchestrator kill it.
-        idles = self._life.idles()
-        if idles:
-            return Health("starting", f"Worker {idles}")
+        if self.idles:
+            return Health("starting", f"Worker {self.idles}")
         try:
             await self._queue.submit(_nothing, timeout_s=HEALTH_ANSWER_S)
         except HerderFailedError as error:

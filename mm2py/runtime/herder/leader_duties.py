@@ -339,6 +339,12 @@ class TaskPublication:
         # A connector whose config has changed since is about to publish again by itself.
         return _current(name, made_of, snapshot) and self._differs(name, configs, snapshot)
 
+    def is_due(self, name: str, snapshot: ConfigSnapshot) -> bool:
+        """Return whether a connector that is to run has published nothing of its config yet."""
+        made_of, _ = self._published.get(name, ({}, ()))
+        started = snapshot.target(name) is TargetState.STARTED
+        return started and not _current(name, made_of, snapshot)
+
     async def publish(
         self, name: str, made_of: ConnectorConfig, configs: Sequence[Mapping[str, str]]
     ) -> None:

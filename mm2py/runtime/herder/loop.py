@@ -68,6 +68,12 @@ class ConfigChanges:
     def committed(self) -> bool:
         return bool(self._committed)
 
+    @property
+    def noted(self) -> bool:
+        """Whether anything was read that is not handled yet."""
+        unhandled = self._updated or self._targets or self._committed or self._restarts
+        return bool(unhandled) or self.rebalance_expected
+
     def know(self, connectors: Iterable[str]) -> None:
         """Note which connectors were there at the start."""
         self._known.update(connectors)
@@ -186,6 +192,8 @@ class HerderLoop:
         self._owned = Work()
         self._must_join = True
         self._joined = False
+        self._at_work = True
+        """Whether a turn is under way, and not its wait."""
         self._cluster_id = ""
         self._flow_began = False
         self._eager = parts.settings.connect_protocol.strip().lower() == "eager"
@@ -201,6 +209,18 @@ class HerderLoop:
     def rebalance_expected(self) -> bool:
         """A change was read that needs a round, which was not asked for yet."""
         return self.changes.rebalance_expected
+
+    @property
+    def pending(self) -> bool:
+        """Whether a change was read that tasks have not taken yet; complete where the connectors
+        run, which is the leader."""
+        if self._at_work or self._must_join or self.changes.noted:
+            return True
+        snapshot = self._parts.config.snapshot()
+        return any(
+            status.state is not State.FAILED and self._publication.is_due(name, snapshot)
+            for name, status in self._work.connector_status().items()
+        )
 
     def enter(self) -> None:
         """Begin with what the stores hold; they have been read to their ends."""
@@ -286,10 +306,12 @@ class HerderLoop:
                 asyncio.Future[Rejoin | Lost] | asyncio.Future[None] | asyncio.Future[Literal[True]]
             ]
             waits = {self._signal, queued, stopped}
+            self._at_work = False
             try:
                 await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             # The signal is not cancelled: it is awaited again in the next turn.
             finally:
+                self._at_work = True
                 queued.cancel()
                 stopped.cancel()
 

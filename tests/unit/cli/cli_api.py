@@ -23,6 +23,7 @@ FLOW: Final[dict[str, object]] = {
     "enabled": True,
     "engine": "worker",
     "state": "RUNNING",
+    "pending": False,
     "since_ms": 0,
     "revision": 3,
     "workers": ["w1:1"],

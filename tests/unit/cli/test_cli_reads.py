@@ -223,14 +223,21 @@ def test_topics_and_lag_show_the_state_of_a_topic(flow: str, state: str, code: i
     assert f" {state} " in found.run("lag").out
 
 
-def test_topics_of_a_flow_that_waits_are_not_simply_none() -> None:
-    waits = [{"where": "flow", "message": "waits for target cluster B"}]
-    found = api({"state": "WAITING", "errors": waits})
+@pytest.mark.parametrize(
+    ("state", "errors", "line", "code"),
+    [
+        ("WAITING", ["waits for target B"], "A->B flow: waits for target B", 3),
+        ("STOPPED", [], "A->B is STOPPED: mm2py flow resume 'A->B'", 0),
+    ],
+)
+def test_topics_of_a_flow_that_copies_nothing_are_not_simply_none(
+    state: str, errors: list[str], line: str, code: int
+) -> None:
+    found = api({"state": state, "errors": [{"where": "flow", "message": it} for it in errors]})
     found.answers["GET", "/lag"] = found.answers["GET", f"{PATH}/lag"] = []
-    for words in (("topics",), ("topics", "--flow", "A/B")):
+    for words in (("topics",), ("topics", "--flow", "A/B"), ("lag",)):
         ended = found.run(*words)
-        said = "no topic is copied\nA->B flow: waits for target cluster B\n"
-        assert (ended.code, ended.err) == (3, said)
+        assert (ended.code, ended.err) == (code, f"no topic is copied\n{line}\n")
 
 
 def test_topics_takes_a_pattern_and_sorts_by_name() -> None:
@@ -332,17 +339,29 @@ def test_wait_ends_when_the_flow_is_in_its_state() -> None:
     resting = {**FLOW, "state": "PAUSED", "connectors": [source, beside]}
     of_a_proxy = httpx.Response(502, text="<html>")
     done = {**resting, "connectors": [source, source]}
-    found.answers["GET", PATH] = Turns([busy, of_a_proxy, resting, done])
+    under_way = {**done, "pending": True}
+    found.answers["GET", PATH] = Turns([busy, of_a_proxy, resting, under_way, done])
     assert found.run("flow", "pause", "A/B", "--wait").code == 0
-    assert len(found.requests) == 5, "a connector beside its source goes on"
+    assert len(found.requests) == 6, "a connector beside its source goes on, then a task"
+
+
+@pytest.mark.parametrize("state", ["RUNNING", "PAUSED", "STOPPED", "DISABLED"])
+def test_a_property_of_a_flow_that_rests_is_waited_for_until_it_is_in_force(state: str) -> None:
+    found = change_api("PATCH", PATH)
+    there = {**FLOW, "state": state}
+    found.answers["GET", PATH] = Turns([{**there, "pending": True}, there])
+    assert found.run("flow", "set", "A/B", "topics=x", "--wait").code == 0
+    assert len(found.requests) == 3
 
 
 def test_wait_ends_with_3_when_the_flow_does_not_get_there() -> None:
-    found = change_api()
-    found.answers["GET", PATH] = FLOW
-    ended = found.run("flow", "pause", "A/B", "--wait", "--timeout", "0.1")
+    found = change_api("POST", f"{PATH}/resume")
+    error = {"where": "orders-1", "message": "no right"}
+    found.answers["GET", PATH] = {**FLOW, "state": "DEGRADED", "errors": [error]}
+    ended = found.run("flow", "resume", "A/B", "--wait", "--timeout", "0.1")
     assert ended.code == 3
-    assert ended.err.splitlines()[1] == "A->B is not PAUSED after 0.1 s: RUNNING"
+    late = "A->B is not RUNNING after 0.1 s: DEGRADED"
+    assert ended.err.splitlines()[1:] == [late, "A->B orders-1: no right"]
 
 
 @pytest.mark.parametrize(

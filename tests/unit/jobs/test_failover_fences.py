@@ -76,11 +76,18 @@ class TwoFailovers:
     def __init__(self) -> None:
         self.acls = {SHOP}
         self.records: dict[str, Fence] = {}
+        self.rights: frozenset[AclOperation] | None = None
 
     def __call__(self, _cluster: object) -> "TwoFailovers":
         return self
 
     alias = "A"
+
+    def granting(self, operation: str, options: str) -> str:
+        return f"grant {operation} {options}"
+
+    async def cluster_rights(self) -> frozenset[AclOperation] | None:
+        return self.rights
 
     async def list_topics(self) -> list[str]:
         return ["orders", *self.records]
@@ -154,6 +161,21 @@ async def test_a_failover_that_ends_leaves_the_rules_that_another_one_of_its_sou
     assert denied in source.acls, "the second one needs it"
     await second.lift_fence(source=True)
     assert (denied in source.acls) == by_user
+
+
+async def test_rules_that_may_not_be_made_are_not_planned_and_the_missing_right_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source = TwoFailovers()
+    source.rights = frozenset({AclOperation.DESCRIBE})
+    for module in ("steps", "fences"):
+        monkeypatch.setattr(f"mm2py_jobs.failover.{module}.Admin", source)
+    clusters = cast("FailoverClusters", OneOfTwo(source, "B"))
+    sides = FailoverSides(clusters, RestFlows(cast("FlowsApi", None)))
+    plan = await sides.fence_plan()
+    assert (plan.rules, "grant Alter --cluster" in plan.note) == ((), True)
+    assert await sides.fence("1") == plan.note
+    assert (source.acls, source.records) == ({SHOP}, {})
 
 
 def test_everybody_is_not_denied_where_a_mirror_writes() -> None:

@@ -1,7 +1,7 @@
 """Parts of a failover without I/O: where a group continues, where the flow back begins, what refuses."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -397,15 +397,16 @@ class Rehearsed:
 UNFINISHED = "failover f is at TAIL: --execute continues it"
 GONE, NO_PLACE = "topic A.pay is missing on B", "group g: A.pay-0 is at 9 there, ahead of 7"
 LEFT = "what is not copied stays behind"
+RESUMED = f"{LEFT}; mm2py flow resume 'A->B'"
 
 
 @pytest.mark.parametrize(
     ("row", "found", "reason", "refused"),
     [
         ({}, {}, "", False),
-        ({"state": "PAUSED"}, {}, f"flow A->B is PAUSED: {LEFT}", True),
+        ({"state": "PAUSED"}, {}, f"flow A->B is PAUSED: {RESUMED}", True),
         ({"enabled": False}, {}, f"flow A->B is not there: {LEFT}", True),  # deleted over REST
-        ({"paused": ["pay"]}, {}, f"pay of flow A->B is paused: {LEFT}", True),
+        ({"paused": ["pay"]}, {}, f"pay of flow A->B is paused: {RESUMED} --all-topics", True),
         ({}, {"unfinished": UNFINISHED}, UNFINISHED, False),
         ({}, {"topics": (replace(TOPIC, gaps=(GONE,)),)}, f"pay: {GONE}", False),
         ({}, {"unplaced": (NO_PLACE,)}, NO_PLACE, False),
@@ -443,6 +444,40 @@ async def test_a_plan_and_a_drill_are_not_ready_for_the_same_reason(
     assert planned.refusals(request) == (reasons if refused else ())
     accepted = replace(planned, standing="").refusals(replace(request, accept_loss=0))
     assert accepted == (), "a loss that is accepted is not refused for what rests"
+
+
+@pytest.mark.parametrize(
+    ("step", "switched_ms", "words"),
+    [
+        (None, 0, "its plan; --status shows whether it has begun"),
+        (Step.DRAIN, 0, "DRAIN; clients may be kept from writing to A: the same command continues"),
+        (Step.TAIL, 5, "TAIL; clients may write to B already, the same command continues"),
+    ],
+)
+async def test_a_failover_that_is_interrupted_says_where_clients_are(
+    capsys: pytest.CaptureFixture[str], step: Step | None, switched_ms: int, words: str
+) -> None:
+    reached, at = asyncio.Event(), step
+
+    async def execute(_request: object, report: Callable[[Failover], None], *_: object) -> None:
+        if at is not None:
+            kind = FailoverKind.FAILOVER
+            report(
+                Failover(id="f", flow="A->B", kind=kind, step=at, run=1, switched_ms=switched_ms)
+            )
+        reached.set()
+        await asyncio.Event().wait()
+
+    async def newest() -> None:
+        return None
+
+    job, printer = SimpleNamespace(execute=execute, newest=newest), Printer(Output.TABLE)
+    running = asyncio.ensure_future(cast("Any", commands)._execute(job, FailoverRequest(), printer))
+    await reached.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert f"interrupted at {words}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -576,7 +611,7 @@ async def test_a_stop_is_known_by_its_record(
         assert value is not None
         return {} if state is None else {key: (5, value)}
 
-    monkeypatch.setattr("mm2py_jobs.failover.flows.newest_records", records)
+    monkeypatch.setattr("mm2py_jobs.open_flow.newest_records", records)
     asked = cast("Any", SameNames())
     assert await stop_record(asked, asked, asked.clock) == offset
 

@@ -82,7 +82,7 @@ class FakeHerder(Herder):
         self.backfill_store: BackfillStore | None = None
         self.leading = True
         self.life = LifeCounts()
-        self.waits = ""
+        self.waits, self.changing = "", False
         self.file: dict[str, dict[str, str]] = {}
         self.broken: Mm2pyError | None = None
         self.without_owner: set[TaskId] = set()
@@ -118,6 +118,15 @@ class FakeHerder(Herder):
     @property
     def not_ready(self) -> str:
         return self.waits
+
+    @property
+    def idles(self) -> str:
+        suspended = self.snapshot is not None and self.snapshot.state == "SUSPENDED"
+        return "is SUSPENDED: the target does not answer" if suspended else self.waits
+
+    @property
+    def pending(self) -> bool:
+        return self.changing
 
     @property
     def leads(self) -> bool:

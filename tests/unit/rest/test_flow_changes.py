@@ -440,9 +440,11 @@ def test_who_stops_leading_while_a_change_is_checked_writes_nothing(
     assert rig.topics[AB].records == []
 
 
-def test_a_suspended_leader_changes_nothing(rig: Rig) -> None:
+def test_a_suspended_leader_changes_nothing_and_says_what_it_waits_for(rig: Rig) -> None:
     rig.herders[AB].show(state="SUSPENDED")
-    assert rig.ask("DELETE", "/flows/A->B").status == 409
+    reply = rig.ask("DELETE", "/flows/A->B")
+    assert reply.status == 409
+    assert "flow A->B is SUSPENDED: the target does not answer" in reply.message
     assert rig.topics[AB].records == []
 
 
@@ -675,17 +677,16 @@ def test_a_stopped_flow_is_not_restarted(orders: Rig) -> None:
     assert ("restart", NAME, False, True) not in herder.calls
 
 
-def test_a_partition_that_the_topic_has_not_or_a_topic_that_the_flow_has_not_cannot_be_paused(
+def test_a_partition_that_the_topic_has_not_or_a_topic_that_the_flow_has_not_cannot_be_changed(
     orders: Rig,
 ) -> None:
     orders.herders[AB].assigned = {0: "orders-0,orders-1"}
     reply = orders.ask("POST", "/flows/A->B/pause?topic=orders&partition=99")
     assert (reply.status, "has no partition 99" in reply.message) == (404, True)
     assert orders.ask("POST", "/flows/A->B/pause?topic=orders&partition=1").status == 200
-    for action in ("pause", "stop"):
+    for action in ("pause", "stop", "resume"):
         reply = orders.ask("POST", f"/flows/A->B/{action}?topic=other")
         assert (reply.status, "does not copy topic other" in reply.message) == (404, True)
-    assert orders.ask("POST", "/flows/A->B/resume?topic=other").json["changes"] == []
 
 
 def test_a_resumed_flow_names_what_stays_paused_and_resumes_it_on_request(orders: Rig) -> None:
@@ -701,9 +702,10 @@ def test_a_resumed_flow_names_what_stays_paused_and_resumes_it_on_request(orders
 def test_an_unknown_property_is_refused_with_the_near_one(orders: Rig) -> None:
     reply = orders.ask("PATCH", "/flows/A->B", body={"config": {"topiks": "x"}})
     assert (reply.status, "did you mean topics?" in reply.message) == (400, True)
-    assert orders.ask("PATCH", "/flows/A->B", body={"config": {"topiks": None}}).status == 200
     orders.add(AB, topiks="from the file")
-    assert orders.ask("PATCH", "/flows/A->B", body={"config": {"topiks": "x"}}).status == 200
+    for text in ("x", None):
+        body = {"config": {"topiks": text}}
+        assert orders.ask("PATCH", "/flows/A->B", body=body).status == 200
 
 
 def test_a_property_of_the_flow_reaches_the_connector_that_reads_it_alone(orders: Rig) -> None:

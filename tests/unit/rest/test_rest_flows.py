@@ -190,6 +190,9 @@ def test_of_a_task_that_was_paused_before_its_start_nothing_is_known_and_a_note_
     herder.snapshot = snapshot("worker:8083", AB, *partitions)
     found = rig.ask("GET", "/flows/A->B").json
     assert (found["partitions"], found["lag_records"]) == (1, lag)
+    (topic,) = rig.ask("GET", "/flows/A->B/topics").json
+    states = {True: "RUNNING", False: "PAUSED" if paused else "UNASSIGNED"}
+    assert topic["state"] == states[bool(partitions)]
     assert found["lag_ms"] == (None if lag is None else 10 * lag)
     notes = [it for it in found["notes"] if it.startswith("nothing is measured of paused tasks")]
     assert len(notes) == is_blind
@@ -498,6 +501,7 @@ def test_a_dry_run_says_the_same_and_writes_nothing(rig: Rig) -> None:
         ({"config": {"a.password": "other"}}, 400, "holds a secret"),
         ({"config": {"a.password": "[hidden]"}}, 400, "no such secret"),
         ({"config": {"name": "other"}}, 400, "cannot be changed"),
+        ({"config": {"topiks": None}}, 400, "did you mean topics?"),
         ({"config": {"topics": "["}, "connectors": {}}, 400, "["),
         ({"connectors": {"Nobody": {"x": "1"}}}, 404, "Connector Nobody not found"),
         ({"config": {}}, 422, "nothing is to be changed"),
@@ -598,7 +602,10 @@ def test_only_what_failed_is_restarted_on_request_also_a_task_of_which_a_partiti
 def test_a_pause_names_a_topic_that_no_task_copies_now(rig: Rig) -> None:
     """With a pattern any name is one that the flow copies once it is there: also a misspelt one."""
     rig.herders[AB].assigned = {0: "orders-0"}
-    assert rig.ask("POST", "/flows/A->B/pause?topic=ordres").json["not_there"] == ["ordres"]
+    for change in ("pause", "resume"):
+        rig.ask("POST", "/flows/A->B/resume?topic=ordres")
+        reply = rig.ask("POST", f"/flows/A->B/{change}?topic=ordres")
+        assert reply.json["not_there"] == ["ordres"]
     assert rig.ask("POST", "/flows/A->B/pause?topic=orders").json["not_there"] == []
     rig.herders[AB].assigned = {}  # of a flow without tasks nothing is known
     assert rig.ask("POST", "/flows/A->B/pause?topic=other").json["not_there"] == []

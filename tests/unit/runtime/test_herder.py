@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from math import inf
 
@@ -143,6 +144,25 @@ async def test_a_change_of_framework_keys_alone_restarts_the_tasks(cluster: Clus
     await until(lambda: len(node.host.events) == 4)
     assert sorted(node.host.events) == ["start c-0 0", "start c-1 1", "stop c-0", "stop c-1"]
     assert node.host.running[C0].connector_config["header"] == "other"
+
+
+CHANGES: list[tuple[Callable[[Herder], Awaitable[object]], str]] = [
+    (lambda h: h.put_config("c", CONFIG | {"work": "0 7"}, actor="t"), "start c-1 7"),
+    (lambda h: h.restart("c", only_failed=False, include_tasks=True), "start c-1 1"),
+    (lambda h: h.pause("c", actor="t"), "pause c-1"),
+]
+
+
+@pytest.mark.parametrize(("change", "last"), CHANGES)
+async def test_a_change_is_pending_until_the_tasks_have_it(
+    cluster: Cluster, change: Callable[[Herder], Awaitable[object]], last: str
+) -> None:
+    node = await cluster.with_tasks()
+    await until(lambda: not node.herder.pending)
+    node.host.events.clear()
+    await change(node.herder)
+    await until(lambda: not node.herder.pending)
+    assert node.host.events[-1] == last
 
 
 @pytest.mark.parametrize("target", [TargetState.STOPPED, TargetState.PAUSED])
