@@ -1,8 +1,9 @@
-"""Random courses of an archive: runs and joins that are killed at any step, twins of them, retention in between, with and without hard links.
+"""Random courses of an archive: runs, joins and removals of what is old, killed at any step, or frozen there while others do their work;
+retention of the source in between, with and without hard links.
 
-What holds after a run without a cause: the chain has each record that the log has, once; what was published once is still there; what
-is missing is named as lost; nothing is staged, and ``ranges.json`` ends where the chain does. A join after that leaves no second
-file of what one has.
+What holds after a run without a cause: the chain has each record that the log has, once; what was published once is still there, unless
+it was too old; what is missing is named as lost; nothing is staged, ``ranges.json`` ends where the chain does, and no run begins before
+that. A join after that leaves no second file of what one has.
 """
 
 import asyncio
@@ -63,6 +64,8 @@ class Course:
         self._nested = False
         self.store = ArchiveStore(f"{path}/A-B")
         self.published: set[int] = set()
+        self.young: set[int] = set()
+        """Offsets of records that no removal takes."""
 
     def stepped(self, step: Callable[..., object]) -> Callable[..., object]:
         """Let a step of a store be the one at which something happens to its run."""
@@ -75,7 +78,7 @@ class Course:
             if event == "before":
                 raise KilledError("killed")
             if event == "twin" and not self._nested:
-                self._run_twin()
+                self._run_others()
             if event == "retention":
                 self.delete_old()
             done = step(*arguments)
@@ -89,7 +92,10 @@ class Course:
         for _ in range(self._chance.randrange(12)):
             stamp = self._chance.choice((-1, NOON_MS * 1_000, NOON_MS, NOON_MS + DAY_MS))
             records = [NewRecord(b"k", b"%d" % it, (), stamp) for it in range(RECORDS)]
+            end = self._broker.partition(T).end
             self._broker.append(T, bytes(encode_batch(records)))
+            if stamp > NOON_MS:
+                self.young |= {*range(end, end + RECORDS)}
 
     def delete_old(self) -> None:
         log = self._broker.partition(T)
@@ -97,31 +103,47 @@ class Course:
         log.start = max(log.start, start - start % RECORDS)
         log.batches[:] = [it for it in log.batches if it.last_offset >= log.start]
 
-    def run(self, event: str = "", *, joins: bool = False) -> list[str]:
-        """Archive, or join; return the causes, one where it was killed."""
+    def chosen(self) -> Upkeep | None:
+        """Return what a run does: join, remove, both; None: archive."""
+        oldest_ms = self._chance.choice((-1, -1, -1, NOON_MS + 1))
+        upkeep = Upkeep(joins=self._chance.random() < 0.4, oldest_ms=oldest_ms)
+        return upkeep if upkeep.is_asked else None
+
+    def run(self, event: str = "", upkeep: Upkeep | None = None) -> list[str]:
+        """Archive, or keep up; return the causes, one where it was killed."""
         self._run.set(SimpleNamespace(event=event, left=self._chance.randrange(1, 15)))
         opened = OpenSession(OneSlot(), owned=False, lanes=self._chance.choice((1, 3)))  # type: ignore[arg-type]
-        flow, path = sides(self._broker), str(self._path)
+        flow, path, done = sides(self._broker), str(self._path), self.end()
         try:
-            if joins:
-                rows = archive_upkeep.keep_up(flow, path, Upkeep(joins=True), lambda: opened)
+            if upkeep is not None:
+                rows = archive_upkeep.keep_up(flow, path, upkeep, lambda: opened)
             else:
                 report = archive.archive_flow(flow, path, Shape.BATCHES, lambda: opened)
                 rows = cast("list[dict[str, object]]", report["partitions"])
+                assert all(int(str(it["from"])) >= done for it in rows if not it["cause"])
         except FatalError as error:
             if "killed" not in str(error):
                 raise
             return [str(error)]
         return [str(it["cause"]) for it in rows if it["cause"]]
 
-    def _run_twin(self) -> None:
+    def end(self) -> int:
+        """Return where the chain ends."""
+        chain = chain_of(self.store, T)
+        return chain[-1].end if chain else 0
+
+    def _run_others(self) -> None:
         self._nested = True
-        event = self._chance.choice(("before", "after", "retention", ""))
-        joins = self._chance.random() < 0.5
-        twin = threading.Thread(target=self.run, args=[event], kwargs={"joins": joins})
-        twin.start()
-        twin.join()
+        others = threading.Thread(target=self._others)
+        others.start()
+        others.join()
         self._nested = False
+
+    def _others(self) -> None:
+        for _ in range(self._chance.randrange(1, 4)):
+            self.run(self._chance.choice(("before", "after", "retention", "")), self.chosen())
+            if self._chance.random() < 0.3:
+                self.append()
 
     def note(self) -> None:
         """Keep which records are published, or staged."""
@@ -138,7 +160,9 @@ class Course:
         parts = [offsets_of(self.store, it) for it in chain]
         found = {offset for part in parts for offset in part}
         assert sum(map(len, parts)) == len(found), "a record is there twice"
-        assert found >= {*range(log.start, log.end)} | self.published
+        begins = chain[0].begins if chain else log.end
+        known = {*range(log.start, log.end)} | self.published
+        assert found >= {it for it in known if it >= begins or it in self.young}
         for it in chain:
             folder, days = it.file.rpartition("/")[0], days_of(self.store, it)
             assert folder == (date_folder(max(days)) if head_of(self.store).is_dated else "")
@@ -179,7 +203,7 @@ async def run_course(chance: random.Random, path: Path, monkeypatch: pytest.Monk
             if chance.random() < 0.3:
                 course.delete_old()
             event = chance.choice(("before", "after", "twin", "retention", ""))
-            await asyncio.to_thread(course.run, event, joins=chance.random() < 0.4)
+            await asyncio.to_thread(course.run, event, course.chosen())
             course.note()
         for left in (2, 1, 0):
             causes = await asyncio.to_thread(course.run)
@@ -188,7 +212,7 @@ async def run_course(chance: random.Random, path: Path, monkeypatch: pytest.Monk
                 break
             course.note()
         course.check()
-        assert not await asyncio.to_thread(course.run, joins=True)
+        assert not await asyncio.to_thread(course.run, "", Upkeep(joins=True))
         course.check()
         names, chain = course.store.files(partition_folder(T)), chain_of(course.store, T)
         named = {it.file for it in chain}  # one that has nothing lies within the next one's range

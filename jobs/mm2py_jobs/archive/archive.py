@@ -55,7 +55,7 @@ from mm2py_jobs.archive.archive_format import (
     topic_of,
     topics_in,
 )
-from mm2py_jobs.archive.archive_removal import remove_unnamed
+from mm2py_jobs.archive.archive_removal import remove_doubled, takes_back
 from mm2py_jobs.archive.archive_store import ArchiveStore, each
 from mm2py_jobs.copy.dealing import DealtWork, ProgressSink, answers_of, offsets_of_part, rate_of
 from mm2py_jobs.copy.leaders import LedPartition
@@ -479,7 +479,7 @@ def _note_ranges(
         if tp not in archived:
             return plan.chains.get(tp)
         try:
-            remove_unnamed(store, tp)
+            remove_doubled(store, tp)
             return range_of_chain(store, tp)
         except (ConfigError, FatalError, PartitionError) as error:
             log.warning("files of a partition are not looked at partition=%s cause=%s", tp, error)
@@ -744,7 +744,10 @@ class _PartitionArchive:
             if isinstance(error.__cause__, FileNotFoundError):
                 return False  # removed while it was written, as what no manifest can name any more
             raise
-        is_new = put_manifest(self._store, manifest, staged=self._range.staged)
+        staged = self._range.staged
+        is_new = put_manifest(self._store, manifest, staged=staged)
+        if is_new and not staged:
+            is_new = not takes_back(self._store, self._tp, manifest, self._end)
         if not is_new:
             self._store.delete(path)
         return is_new

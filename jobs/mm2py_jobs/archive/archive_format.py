@@ -15,7 +15,7 @@ miss one of them list the folder again. No I/O but through ``ArchiveStore``.
 
 import json
 import re
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -53,6 +53,8 @@ _EPOCH: Final = date(1970, 1, 1).toordinal()
 _NO_DATE: Final = "__HIVE_DEFAULT_PARTITION__"
 """What Hive, Spark, DuckDB and pyarrow read as null."""
 _FILE: Final = re.compile(rf"(?:{DATE}[\w-]+/)?[^/]+")
+_SPAN: Final = re.compile(rf"(?:{DATE}[^/]+/)?\.?(\d+)-(\d+)\..*\.parquet(?:\.\w+\.tmp)?")
+"""Of a file, also one that is not whole."""
 
 T = TypeVar("T")
 
@@ -248,6 +250,13 @@ def begun_in(names: Iterable[str]) -> list[int]:
     return [begins_of(it) for it in names if kind_of(it) == PUBLISHED]
 
 
+def files_in(names: Iterable[str]) -> Iterator[tuple[str, int, int]]:
+    """Yield the files of a folder, whole or not, with their first and last offset."""
+    for name in names:
+        if match := _SPAN.fullmatch(name):
+            yield name, int(match[1]), int(match[2])
+
+
 def _begins_at(name: str, kind: str, begins: int) -> bool:
     return kind_of(name) == kind and begins_of(name) == begins
 
@@ -280,7 +289,8 @@ def _broken(tp: TopicPartition, path: str, manifest: FileManifest, expected: int
 
 def range_of_chain(store: ArchiveStore, tp: TopicPartition) -> tuple[int, int] | None:
     """Return from where to where (exclusive) a partition is archived, None for not at all; reads
-    its last manifest alone.
+    its last manifest alone, or where a file before it ends later also that one's: a run that was
+    frozen has published the last within a range that others have joined.
 
     Raises:
         ConfigError: that is damaged.
@@ -291,7 +301,14 @@ def range_of_chain(store: ArchiveStore, tp: TopicPartition) -> tuple[int, int] |
         begun = begun_in(names)
         if not begun:
             return None
-        return begun[0], max(it.end for it in _begun_at(store, tp, begun[-1], names))
+        end = max(it.end for it in _begun_at(store, tp, begun[-1], names))
+        wider = {
+            begun[bisect_right(begun, first) - 1]
+            for _, first, last in files_in(names)
+            if begun[0] <= first < begun[-1] and last >= end
+        }
+        others = (it.end for begins in wider for it in _begun_at(store, tp, begins, names))
+        return begun[0], max([end, *others])
 
     return settled(store, tp, read)
 
@@ -315,8 +332,9 @@ def publish_staged(store: ArchiveStore, tp: TopicPartition, log_start: int = -1)
     """Publish what was archived ahead of its turn, as far as the chain reaches it by now; return
     whether any is still staged.
 
-    What another run has archived meanwhile is removed. Two may do this at once. ``log_start``: a
-    chain may begin with what is staged if the log has nothing before it any more.
+    What another run has archived meanwhile is removed; a run may also have continued behind what is
+    staged here. Two may do this at once. ``log_start``: a chain may begin with what is staged if
+    the log has nothing before it any more.
     """
     folder = partition_folder(tp)
     waiting = [it for it in store.files(folder) if kind_of(it) == STAGED]
@@ -331,7 +349,8 @@ def publish_staged(store: ArchiveStore, tp: TopicPartition, log_start: int = -1)
             manifest = manifest_at(store, tp, name)
         except FatalError:
             return number + 1 < len(waiting)  # another one is doing it
-        is_there = manifest.end <= end or not put_manifest(store, manifest)
+        is_there = manifest.end <= end and _has_all(store, tp, manifest)
+        is_there = is_there or not put_manifest(store, manifest)
         begun = partial(_begun_at, store, tp, manifest.begins)
         if is_there and manifest not in settled(store, tp, begun):
             store.delete(f"{folder}/{manifest.file}")
@@ -339,6 +358,16 @@ def publish_staged(store: ArchiveStore, tp: TopicPartition, log_start: int = -1)
             end = max(end, manifest.end)
         store.delete(f"{folder}/{name}")
     return False
+
+
+def _has_all(store: ArchiveStore, tp: TopicPartition, staged: FileManifest) -> bool:
+    """Whether published manifests have all of what one has that is staged."""
+    begun = begun_in(store.files(partition_folder(tp)))
+    low = begun[max(0, bisect_right(begun, staged.begins) - 1)]
+    end = staged.begins
+    for begins, it in manifests_in(store, tp, low, staged.end, (PUBLISHED,)).items():
+        end = max(end, it.end) if begins <= end else end
+    return end >= staged.end
 
 
 def put_or_check(

@@ -5,9 +5,8 @@ Flow: the names in a partition's folder -> manifests of a range -> manifests go 
 so that a kill leaves files that nothing names, for the next one to remove.
 """
 
-import re
-from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from mm2py.types import TopicPartition
@@ -17,6 +16,7 @@ from mm2py_jobs.archive.archive_format import (
     FileManifest,
     begins_of,
     begun_in,
+    files_in,
     kind_of,
     manifest_at,
     manifests_in,
@@ -24,34 +24,43 @@ from mm2py_jobs.archive.archive_format import (
     range_of_chain,
     settled,
 )
-from mm2py_jobs.archive.archive_store import DATE, ArchiveStore, each
+from mm2py_jobs.archive.archive_store import ArchiveStore, each
 
-_FILE: Final = re.compile(rf"(?:{DATE}[^/]+/)?\.?(\d+)-(\d+)\..*\.parquet(?:\.\w+\.tmp)?")
-"""Also one that is not whole."""
 JOINED_FILE: Final = ".joined.parquet"
 """How the name of a file ends that was made of others: until its manifest is there it doubles them,
 and only who joins removes it."""
 
 
-def remove_unnamed(store: ArchiveStore, tp: TopicPartition) -> None:
-    """Remove files that nothing names and others have archived: a reader of all has them twice.
+def remove_doubled(store: ArchiveStore, tp: TopicPartition) -> None:
+    """Remove files that a reader of all would have twice.
 
-    They are of attempts that were killed, or that published at the same time as a wider one.
-
-    Only below the end of the chain: no run that still writes one can publish it there, or what is
-    published counts in its place.
+    Those that nothing names and others have archived are of attempts that were killed, or that
+    published at the same time as a wider one. What is in a joined file was left by a join that was
+    killed, or published by a run that was frozen until others had joined.
     """
+    names = store.files(partition_folder(tp))
+    begun = begun_in(names)
+    joined = [
+        (begun[bisect_right(begun, first) - 1], first, last + 1)
+        for name, first, last in files_in(names)
+        if JOINED_FILE in name and begun and begun[0] <= first
+    ]
+    for begins in crowded(names, joined):
+        remove_replaced(store, tp, begins)
+    _remove_unnamed(store, tp, [it for it in names if JOINED_FILE not in it])
+
+
+def _remove_unnamed(store: ArchiveStore, tp: TopicPartition, names: Sequence[str]) -> None:
+    """Only below the end of the chain: no run that still writes one can publish it there, or what
+    is published counts in its place."""
     folder = partition_folder(tp)
-    names = [it for it in store.files(folder) if JOINED_FILE not in it]
     doubled: dict[str, tuple[int, int]] = {}
     widest, reach = "", (-1, -1)
-    for name in names:
-        if match := _FILE.fullmatch(name):
-            span = int(match[1]), int(match[2])
-            if span[0] <= reach[1]:
-                doubled |= {name: span, widest: reach}
-            if span[1] > reach[1]:
-                widest, reach = name, span
+    for name, first, last in files_in(names):
+        if first <= reach[1]:
+            doubled |= {name: (first, last), widest: reach}
+        if last > reach[1]:
+            widest, reach = name, (first, last)
     there = range_of_chain(store, tp) if doubled else None
     if there is None:
         return
@@ -98,34 +107,28 @@ def remove_replaced(store: ArchiveStore, tp: TopicPartition, begins: int) -> boo
 
 def files_within(names: Sequence[str], begins: int, end: int) -> list[str]:
     """Return the files, whole or not, of a folder that have nothing outside of a range."""
-    return [name for name, first, last in _files_in(names) if begins <= first and last < end]
+    return [name for name, first, last in files_in(names) if begins <= first and last < end]
 
 
-def _files_in(names: Iterable[str]) -> Iterator[tuple[str, int, int]]:
-    """Yield the files of a folder, whole or not, with their first and last offset."""
-    for name in names:
-        if match := _FILE.fullmatch(name):
-            yield name, int(match[1]), int(match[2])
-
-
-def crowded(names: Sequence[str], chain: Sequence[FileManifest]) -> list[FileManifest]:
-    """Return the manifests of a chain in whose range the folder has other manifests, or files."""
-    firsts = sorted(first for _, first, _ in _files_in(names))
+def crowded(names: Sequence[str], spans: Iterable[tuple[int, int, int]]) -> list[int]:
+    """Return where manifests begin in whose range the folder has other manifests, or files;
+    ``spans``: where each begins, and the first offset and end of its file."""
+    firsts = sorted(first for _, first, _ in files_in(names))
     begun = sorted(begun_in(names))
 
     def count(at: Sequence[int], low: int, end: int) -> int:
         return bisect_left(at, end) - bisect_left(at, low)
 
     return [
-        it
-        for it in chain
-        if count(begun, it.begins, it.end) > 1 or count(firsts, it.first, it.end) > 1
+        begins
+        for begins, first, end in spans
+        if count(begun, begins, end) > 1 or count(firsts, first, end) > 1
     ]
 
 
 def count_from(names: Sequence[str], since: int) -> int:
     """Return how many manifests, or files where these are more, begin there or later."""
-    files = sum(first >= since for _, first, _ in _files_in(names))
+    files = sum(first >= since for _, first, _ in files_in(names))
     return max(files, sum(it >= since for it in begun_in(names)))
 
 
@@ -148,8 +151,27 @@ def remove_before(store: ArchiveStore, tp: TopicPartition, end: int) -> None:
         store.delete(f"{folder}/{name}")
     files = {
         name
-        for name, first, last in _files_in(store.files(folder))
+        for name, first, last in files_in(store.files(folder))
         # A joined file that ends later was left by a killed run, before its manifest.
         if last < end or (first < end and JOINED_FILE in name)
     }
     each(lambda it: store.delete(f"{folder}/{it}"), files - spared)
+
+
+def takes_back(store: ArchiveStore, tp: TopicPartition, manifest: FileManifest, end: int) -> bool:
+    """Remove a manifest that was published when what follows it had been removed as too old, as of
+    a run that was frozen: the chain would have a gap; return whether it is so.
+
+    ``end``: up to where the same lane goes on publishing.
+    """
+    folder = partition_folder(tp)
+    names = store.names(folder)
+    begun = begun_in(names)
+    behind = next((it for it in begun if it > manifest.begins), -1)
+    if begun[:1] != [manifest.begins] or behind <= end:
+        return False
+    for name in names:
+        is_there = kind_of(name) == PUBLISHED and begins_of(name) == manifest.begins
+        if is_there and manifest_at(store, tp, name).file == manifest.file:
+            store.delete(f"{folder}/{name}")
+    return True

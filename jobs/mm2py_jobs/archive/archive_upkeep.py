@@ -322,9 +322,9 @@ def _keep_up(store: ArchiveStore, found: _Found) -> None:
         if expired or begins:
             remove_before(store, tp, expired[-1].end if expired else begins)
             found.expired = expired
-        chain = [manifest for group in groups for manifest in group]
-        for manifest in crowded(store.files(partition_folder(tp)), chain):
-            remove_replaced(store, tp, manifest.begins)
+        spans = [(it.begins, it.first, it.end) for group in groups for it in group]
+        for begins in crowded(store.files(partition_folder(tp)), spans):
+            remove_replaced(store, tp, begins)
         for group in joins:
             if _join(store, tp, group):
                 found.groups.append(group)

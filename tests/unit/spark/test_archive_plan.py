@@ -38,7 +38,7 @@ from mm2py_jobs.archive.archive_format import (
     range_of_chain,
     topic_of,
 )
-from mm2py_jobs.archive.archive_removal import remove_unnamed
+from mm2py_jobs.archive.archive_removal import remove_doubled
 from mm2py_jobs.archive.archive_store import ArchiveStore
 from mm2py_jobs.flow_sides import FlowSides
 from mm2py_jobs.log.log_ends import LogEnds
@@ -288,6 +288,23 @@ def test_what_is_staged_is_published_when_the_chain_has_reached_it(tmp_path: Pat
     assert [(it.begins, it.end) for it in chain[2:]] == [(20, 30), (30, 45), (45, 50), (50, 60)]
 
 
+def test_what_is_staged_and_a_run_that_continued_behind_it_has_not_is_published(
+    tmp_path: Path,
+) -> None:
+    """The run that staged it was killed beside another one, which took it for archived."""
+    store = ArchiveStore(str(tmp_path))
+    staged = ((10, 15), (15, 30))
+    for begins, end in ((0, 10), *staged, (30, 40)):
+        name, manifest = staged_file(begins, end, str(begins))
+        store.replace(f"{partition_folder(T)}/{name}", b"x")
+        assert put_manifest(store, manifest, staged=(begins, end) in staged)
+    assert not publish_staged(store, T)
+    assert [(it.begins, it.end) for it in chain_of(store, T)] == [(0, 10), *staged, (30, 40)]
+    names = store.files(partition_folder(T))
+    assert {it.file for it in chain_of(store, T)} <= {*names}
+    assert not [it for it in names if it.endswith(".staged")]
+
+
 def test_what_is_staged_begins_the_chain_once_the_log_has_nothing_before_it(tmp_path: Path) -> None:
     tp, store = TopicPartition("t", 0), ArchiveStore(str(tmp_path))
     for begins, end in ((20, 30), (30, 40), (50, 60)):
@@ -432,7 +449,7 @@ def test_of_files_that_two_writers_publish_from_the_same_offset_on_the_widest_st
         store.replace(f"{partition_folder(T)}/{name}", b"")
         put_manifest(store, replace(staged_file(begins, end, mark)[1], file=name), staged=staged)
     monkeypatch.setattr(ArchiveStore, "names", names)
-    remove_unnamed(store, T)
+    remove_doubled(store, T)
     left = [it for it in store.files(partition_folder(T)) if it.endswith(".parquet")]
     assert left == [it for it, stays in files.items() if stays]
     assert [it.end for it in chain_of(store, T)] == [15, 20]

@@ -1,5 +1,6 @@
 """Joined and removed files of an archive, up to what each kill, twin and reader between two steps finds."""
 
+import asyncio
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -33,7 +34,7 @@ from mm2py_jobs.archive.archive_format import (
     put_or_check,
     range_of_chain,
 )
-from mm2py_jobs.archive.archive_removal import remove_unnamed
+from mm2py_jobs.archive.archive_removal import remove_doubled
 from mm2py_jobs.archive.archive_store import ArchiveStore
 from mm2py_jobs.archive.archive_task import ArchiveTask
 from mm2py_jobs.archive.archive_upkeep import Upkeep, keep_up, planned_upkeep
@@ -350,7 +351,7 @@ def test_beside_a_join_others_do_their_work_between_any_two_steps(
         elif other == "removal":
             ended.append(kept_up(tmp_path, Upkeep(oldest_ms=NOON_MS)))
         elif other == "orphans":  # as a run of the archive does at its end
-            remove_unnamed(store, T)
+            remove_doubled(store, T)
             ended.append([])
         else:
             ended.append([] if batches_in(store) == before else ["other batches"])
@@ -385,6 +386,72 @@ def test_what_a_twin_that_is_killed_has_left_is_removed_by_the_next_join(
     kept_up(tmp_path)
     assert batches_in(store) == before
     assert ranges(store) == [(0, 60), (60, 65)]
+    assert_tidy(store)
+
+
+@pytest.mark.parametrize("has_links", [True, False])
+@pytest.mark.parametrize("step", ["replace", "publish"])
+@pytest.mark.parametrize(
+    ("upkeep", "stamp", "expected"),
+    [
+        (JOIN, NOON_MS, [(0, 25)]),
+        (JOIN, LATER_MS, [(0, 20), (20, 25)]),
+        (Upkeep(oldest_ms=LATER_MS), LATER_MS, [(20, 25)]),
+    ],
+)
+async def test_what_a_frozen_run_publishes_that_others_have_joined_or_removed_breaks_nothing(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    upkeep: Upkeep,
+    stamp: int,
+    expected: Sequence[tuple[int, int]],
+    step: str,
+    *,
+    has_links: bool,
+) -> None:
+    """Before its file, or between that and its manifest; it is killed after that, or not."""
+    store, publish = store_in(tmp_path), ArchiveStore.publish
+    frozen = getattr(ArchiveStore, step)
+    if not has_links:
+        monkeypatch.setattr(os, "link", refused)
+
+    async with FakeBroker(topics={"t": 1}) as broker:
+
+        def write(count: int, stamp: int) -> None:
+            for _ in range(count):
+                batch = encode_batch([NewRecord(b"k", b"v", (), stamp) for _ in range(5)])
+                broker.append(T, bytes(batch))
+
+        def published(*arguments: object) -> object:
+            done = publish(*arguments)  # type: ignore[arg-type]
+            if upkeep is JOIN:
+                raise KilledError("killed")
+            return done
+
+        def run_others(*arguments: object) -> object:
+            monkeypatch.setattr(ArchiveStore, step, frozen)
+            monkeypatch.setattr(ArchiveStore, "publish", publish)
+            for it in (NOON_MS, stamp):
+                write(1, it)
+                asyncio.run(archived(broker, tmp_path, Shape.RECORDS))
+            kept_up(tmp_path, upkeep)
+            monkeypatch.setattr(ArchiveStore, "publish", published)
+            return (published if step == "publish" else frozen)(*arguments)
+
+        write(1, NOON_MS)
+        await archived(broker, tmp_path, Shape.RECORDS)
+        write(2, NOON_MS)
+        monkeypatch.setattr(ArchiveStore, step, run_others)
+        with suppress(FatalError):
+            await archived(broker, tmp_path, Shape.RECORDS)
+        monkeypatch.setattr(ArchiveStore, "publish", publish)
+        assert ranges(store) == expected
+        write(1, LATER_MS)
+        row = (await archived(broker, tmp_path, Shape.RECORDS))["t-0"]
+    assert (row["from"], row["to"]) == (25, 30)
+    folder = tmp_path / "A-B" / partition_folder(T)
+    rows = [row["offset"] for it in sorted(folder.rglob("*.parquet")) for row in rows_in(it)]
+    assert rows == [*range(expected[0][0], 30)]
     assert_tidy(store)
 
 
