@@ -103,7 +103,7 @@ def test_a_flow_that_a_change_over_rest_took_away_is_not_well(setup: Setup, chan
         elif change == "disable":
             Asked(mirror).done("PATCH", path_of(flow), {"config": {"enabled": "false"}})
         elif change == "topic":
-            Asked(mirror).done("POST", f"{path_of(flow)}/pause?topic={topic}")
+            Asked(mirror).done("POST", f"{path_of(flow)}/pause", topic=topic)
             words = (
                 f"paused, and not copied: {topic} | mm2py flow resume '{flow.name}' --all-topics"
             )

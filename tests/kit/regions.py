@@ -15,6 +15,8 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from tests.integration.cluster_changes import topics_of
+from tests.integration.mirror_process import until_equal
 from tests.integration.secured import SecuredRegion
 from tests.kit.kafka.region import ForeignRegion, KafkaAddress, Region, started
 
@@ -147,5 +149,7 @@ def create_topic() -> CreateTopic:
         answers = admin.create_topics([new])  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
         for answer in cast("dict[str, Future[None]]", answers).values():
             answer.result(60)
+        # The answer is the controller's: a busy broker lists the topic seconds later.
+        until_equal(lambda: topics_of(region).get(topic), partitions, f"partitions of {topic}")
 
     return create
