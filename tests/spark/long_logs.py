@@ -27,7 +27,7 @@ class Digest(NamedTuple):
 
 
 def write_many(region: KafkaAddress, topic: str, counts: list[int]) -> None:
-    """Write ``counts[p]`` different records to each partition p, with keys, one header, and timestamps of years ago."""
+    """Write ``counts[p]`` different records to each partition p, with keys, one header, and timestamps of years ago: 288,000 a day."""
     writer = producer(region, queue_buffering_max_messages=500_000, linger_ms=50)
     padding = b"." * 60
     for number in range(max(counts)):
@@ -38,7 +38,7 @@ def write_many(region: KafkaAddress, topic: str, counts: list[int]) -> None:
                     b"%d/%d%s" % (partition, number, padding),
                     b"k%d" % (number % 1000),
                     (("n", b"%d" % number),),
-                    1_600_000_000_000 + number,
+                    1_600_000_000_000 + 300 * number,
                 )
                 produce(writer, topic, record)
     assert writer.flush(120) == 0

@@ -251,7 +251,8 @@ def _last_partition(store: ArchiveStore, topic: str) -> int:
 
 _SHOWN: Final = 5
 
-_KEPT_CONFIGS: Final = frozenset({"cleanup.policy", "max.message.bytes"})
+_KEPT_CONFIGS: Final = "cleanup.policy", "max.message.bytes"
+_MADE_WITH: Final = f"the archive's partitions, {' and '.join(_KEPT_CONFIGS)}, and retention.ms=-1"
 
 _KEEP_ALL: Final = {"retention.ms": "-1", "retention.bytes": "-1"}
 """Of topics that are made here: retention would delete old records as they come. The operator sets
@@ -363,7 +364,7 @@ class Restore:
                     left_out=log.left_out,
                 )
             )
-        settings, notes = await changed_settings(self._target, planned, copies)
+        settings, notes = await changed_settings(self._target, planned, copies, _MADE_WITH)
         short = {} if accepts_expiry else await self._expiring(settings, planned)
         return Plan(
             flow=str(self.flow),

@@ -29,9 +29,13 @@ UNLIMITED_VALUES: Final = {
 
 
 async def changed_settings(
-    target: Admin, planned: Sequence[PartitionPlan], copies: Mapping[str, TopicDescription]
+    target: Admin,
+    planned: Sequence[PartitionPlan],
+    copies: Mapping[str, TopicDescription],
+    made_with: str = "the source's partitions and configs",
 ) -> tuple[tuple[SettingChange, ...], tuple[str, ...]]:
-    """Return what has to be changed on target topics for a run, and what is only worth knowing."""
+    """Return what has to be changed on target topics for a run, and what is only worth knowing;
+    ``made_with``: what topics get that are not there yet."""
     topics = sorted({it.target_topic for it in planned if it.start < it.end})
     configs = await target.describe_topic_configs([it for it in topics if it in copies])
     changes: list[SettingChange] = []
@@ -42,8 +46,7 @@ async def changed_settings(
         notes += _notes(topic, entries)
         if topic not in copies:
             notes.append(
-                f"{topic} does not exist on the target yet, it is created with the source's "
-                "partitions and configs"
+                f"{topic} does not exist on the target yet, it is created with {made_with}"
             )
     return tuple(changes), tuple(notes)
 

@@ -450,6 +450,14 @@ async def test_a_restore_that_was_cancelled_before_it_copied_anything_may_begin_
     assert restore.emptied == {tp}
 
 
+async def test_a_restore_says_what_topics_get_that_it_makes(tmp_path: Path) -> None:
+    plan = await a_restore(tmp_path, Sides((), 0), 1).plan(Known({}, {}))
+    assert plan.notes == (
+        "A.t does not exist on the target yet, it is created with the archive's partitions, "
+        "cleanup.policy and max.message.bytes, and retention.ms=-1",
+    )
+
+
 NOW, FORMER = b"n" * 16, b"f" * 16
 
 
