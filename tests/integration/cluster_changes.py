@@ -9,6 +9,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._acl import AclBinding, AclBindingFilter, AclOperation, AclPermissionType
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
+from confluent_kafka.admin._group import ConsumerGroupDescription
 from confluent_kafka.admin._metadata import ClusterMetadata
 from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 from confluent_kafka.cimpl import NewPartitions, NewTopic
@@ -38,6 +39,9 @@ class _Admin(Protocol):
     def delete_records(self, before: list[TopicPartition], /) -> Answers: ...
     def create_acls(self, acls: list[AclBinding], /) -> Answers: ...
     def delete_acls(self, filters: list[AclBindingFilter], /) -> Answers: ...
+    def describe_consumer_groups(
+        self, groups: list[str], /
+    ) -> "Mapping[str, Future[ConsumerGroupDescription]]": ...
     def describe_acls(self, acls: AclBindingFilter, /) -> "Future[list[AclBinding]]": ...
 
 
@@ -55,6 +59,13 @@ def _admin_at(servers: str) -> _Admin:
         "log_level": 0,
     }
     return cast("_Admin", AdminClient(settings))
+
+
+def members_of(region: KafkaAddress, group: str) -> list[set[TopicPartition]]:
+    """Return the partitions of each member of a consumer group."""
+    admin = _admin(region)
+    found = admin.describe_consumer_groups([group])[group].result(TIMEOUT_S)
+    return [set(it.assignment.topic_partitions) for it in found.members]
 
 
 def _results(answers: Answers) -> list[object]:

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, cast
 
-from confluent_kafka.admin import AdminClient
-
+from tests.integration.cluster_changes import members_of
 from tests.integration.flow_questions import Asked, path_of
 from tests.integration.mirror_process import SHORT_SESSION, Flow, Mirror, until, write_flow
 from tests.integration.traffic import Sent, committed, ends
@@ -52,17 +51,16 @@ def wait_ready(mirror: Mirror, members: int = TASKS) -> None:
     until(lambda: len(mirror.lines("partitions assigned")) >= members, 90, "members", alive=mirror)
 
 
-def wait_assigned(mirror: Mirror, flow: Flow, topic: str) -> None:
-    """Wait until members of the group have all partitions of a topic."""
-    admin = AdminClient({"bootstrap.servers": flow.source.bootstrap_servers})
+def wait_assigned(mirror: Mirror, flow: Flow, topic: str, members: int = TASKS) -> None:
+    """Wait until the group has so many members, and these have all partitions of a topic."""
     wanted = set(ends(flow.source, topic))
 
-    def assigned() -> set[int]:
-        group = admin.describe_consumer_groups([group_of(flow)])[group_of(flow)].result()
-        placed = (it for one in group.members for it in one.assignment.topic_partitions)
-        return {it.partition for it in placed if it.topic == topic}
+    def is_assigned() -> bool:
+        found = members_of(flow.source, group_of(flow))
+        assigned = {it.partition for one in found for it in one if it.topic == topic}
+        return len(found) == members and assigned == wanted
 
-    until(lambda: assigned() == wanted, 120, lambda: f"assigned {assigned()}", alive=mirror)
+    until(is_assigned, 120, alive=mirror)
 
 
 def wait_committed(mirror: Mirror, flow: Flow, topic: str) -> None:
