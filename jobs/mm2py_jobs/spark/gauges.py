@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast
 
-from mm2py_jobs.spark.jvm import Jvm
+from mm2py_jobs.spark.jvm import Jvm, has_ended
 from mm2py_jobs.spark.session import OpenSession, is_connect
 
 if TYPE_CHECKING:
@@ -58,7 +58,8 @@ def gauges(opened: OpenSession, figures: Callable[[], Figures]) -> Generator[Non
                 _tell(context, figures())
             _tell(context, figures())
         except Exception as error:  # noqa: BLE001 - py4j raises what it likes, and no job depends on it
-            log.warning("Spark's metrics do not have the job's figures cause=%s", error)
+            if not has_ended(error):  # which the job says
+                log.warning("Spark's metrics do not have the job's figures cause=%s", error)
 
     thread = threading.Thread(target=tell, name="gauges", daemon=True)
     thread.start()

@@ -1,5 +1,5 @@
-"""The driver's JVM, and that it has ended by itself: one line instead of py4j's, which has a
-traceback for each call that was under way.
+"""The driver's JVM, and that it has ended by itself: one line instead of those of py4j and pyspark,
+which have a traceback for each call and connection that was under way.
 
 Flow: a call of Spark raises -> ``has_ended`` names the cause
 (``mm2py_jobs.spark.session.cause_of``); what is only cleaned up is passed over (``unless_ended``).
@@ -9,6 +9,8 @@ import logging
 import sys
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
+from socket import socket
+from socketserver import BaseServer
 from typing import Final, Protocol
 
 JVM_ENDED: Final = "Spark's JVM has ended, or does not answer any more"
@@ -46,9 +48,22 @@ def unless_ended() -> Generator[None]:
 
 
 def say_it_once() -> None:
-    """Let py4j not log what it raises: with a traceback, to the root logger."""
+    """Let py4j not log what it raises, with a traceback, to the root logger; nor pyspark print one
+    where the JVM closes the connection over which it has told of ended tasks."""
     logging.getLogger().addFilter(_is_news)
     logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
+    from pyspark.accumulators import AccumulatorTCPServer, AccumulatorUnixServer
+
+    for server in (AccumulatorTCPServer, AccumulatorUnixServer):
+        # mypy takes the class for an instance.
+        server.handle_error = _unless_closed  # type: ignore[assignment, method-assign]
+
+
+def _unless_closed(
+    server: BaseServer, request: socket | tuple[bytes, socket], client_address: object
+) -> None:
+    if not isinstance(sys.exception(), (EOFError, ConnectionError)):
+        BaseServer.handle_error(server, request, client_address)
 
 
 def _is_news(record: logging.LogRecord) -> bool:

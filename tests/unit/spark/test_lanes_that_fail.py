@@ -1,10 +1,12 @@
 """Lanes of a job over a Spark that tries each task one after the other, as its scheduler with one slot."""
 
 import os
+import socket
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, cast, final
 
 import pytest
+from pyspark.accumulators import AccumulatorTCPServer, UpdateRequestHandler
 
 from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
@@ -15,6 +17,8 @@ from mm2py.types import TopicPartition
 from mm2py_jobs.copy.stream import PlannedTerm
 from mm2py_jobs.copy.stream_copy import failure_of
 from mm2py_jobs.log.range_reader import RangeReader
+from mm2py_jobs.spark.gauges import Figures, gauges
+from mm2py_jobs.spark.jvm import say_it_once
 from mm2py_jobs.spark.login_watch import Attempts, Lane, LoginRefusals, is_refused
 from mm2py_jobs.spark.session import OpenSession, cause_of, run_lanes, tried
 from mm2py_jobs.spark.stream_query import TermReader
@@ -259,3 +263,35 @@ def test_a_job_ends_when_no_lane_that_runs_has_another_end_than_a_refusal(name: 
         found.append(refusals.look(Attempts(frozenset(running), causes, ended)))
     assert [it for _, it in found] == [False] * (len(looks) - 1) + [ends]
     assert [it for news, _ in found for it in news] == [REFUSED] * any(it for _, it, _ in looks)
+
+
+@pytest.mark.parametrize(("sent", "is_told"), [(b"token", False), (b"other", True)])
+def test_a_connection_that_ends_with_the_jvm_is_no_traceback(
+    capsys: pytest.CaptureFixture[str], sent: bytes, *, is_told: bool
+) -> None:
+    """Over it the JVM tells pyspark which tasks have ended."""
+    say_it_once()
+    with AccumulatorTCPServer(("127.0.0.1", 0), UpdateRequestHandler, "token") as server:
+        with socket.create_connection(("127.0.0.1", server.server_address[1])) as jvm:
+            jvm.sendall(sent)
+        server.handle_request()
+    assert ("Traceback" in capsys.readouterr().err) is is_told
+
+
+@final
+class JvmGone:
+    """A session and its context whose JVM has ended."""
+
+    @property
+    def sparkContext(self) -> "JvmGone":  # noqa: N802 - Spark's name
+        return self
+
+    @property
+    def applicationId(self) -> str:  # noqa: N802 - Spark's name
+        raise ConnectionRefusedError
+
+
+def test_figures_for_a_jvm_that_has_ended_are_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+    with gauges(OpenSession(cast("SparkSession", JvmGone()), owned=False), Figures):
+        pass
+    assert not caplog.records
