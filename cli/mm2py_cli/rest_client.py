@@ -38,6 +38,8 @@ from mm2py_workers.answers import Row
 CONNECT_S: Final = 5.0
 _MAYBE_MADE: Final = "the change may have been made"
 _LOOK: Final = "look with mm2py flow history"
+_FORWARDED: Final = "IO Error trying to forward"
+"""Connect's words for a worker that does not reach the one that has to answer."""
 _NOT_OURS: Final = "is --url the address of a worker of connect-mirror-maker-py?"
 
 _REFUSALS: Final[dict[int, tuple[type[Mm2pyError], str, str]]] = {
@@ -209,6 +211,8 @@ class RestClient:
             if status >= HTTPStatus.INTERNAL_SERVER_ERROR
             else (ConfigError, "refused", ""),
         )
+        if message.startswith(_FORWARDED):
+            remedy = "ask another worker (--url), or open the port of their internal.listener"
         return kind(f"{words} ({status}): {message}", remedy=remedy)
 
     def _stranger(self) -> AuthenticationError:

@@ -266,7 +266,11 @@ def test_an_option_wins_over_the_environment(monkeypatch: pytest.MonkeyPatch) ->
         (refusal(409, "a rebalance is under way"), "not now (409): a rebalance is under way"),
         (refusal(400, "topics is wrong"), "refused (400): topics is wrong"),
         (refusal(500, "a defect"), "the worker failed (500): a defect; read its log"),
-        (refusal(503, "starting"), "not ready (503): starting"),
+        (refusal(503, "starting"), "not ready (503): starting; try again in a moment"),
+        (
+            refusal(503, "IO Error trying to forward REST request: x"),
+            "x; ask another worker (--url)",
+        ),
         (httpx.Response(502, text="<html>"), "502 Bad Gateway without saying why"),
         (httpx.Response(200, text="<html>", headers={"content-type": "text/html"}), "(text/html)"),
         (httpx.Response(200, json={"flows": []}), "is not a list of objects"),
