@@ -618,6 +618,36 @@ async def test_what_a_killed_task_with_its_own_producer_id_sent_last_is_named(
     assert all(any(first <= it <= last for first, last in world.doubts) for it in doubled)
 
 
+async def test_what_a_killed_task_sent_first_is_not_doubled_after_one_with_transactions(
+    seed: int,
+) -> None:
+    """The log goes on behind the known copies, with records of others, where its producer id began."""
+    world = World(seed)
+    batches = world.batches(0)
+    topics, versions = {TARGET.topic: 1, MAPS.topic: 1}, {PRODUCE: (3, 11)}
+    async with FakeBroker(topics=topics, versions=versions) as broker:
+        async with worker(world, broker, InTransactions) as before:
+            assert isinstance(before, InTransactions)
+            await before.writer.start()
+            await before.begin()
+            before.sender.enqueue(SOURCE, TARGET, [next(batches)])
+            await eventually(lambda: before.acknowledged >= 0)
+            await before.commit()
+        await world.settle(broker)
+        write_the_same(world, broker)
+        async with worker(world, broker) as life:
+            late = broker.hold(PRODUCE)
+            await life.begin()
+            life.sender.enqueue(SOURCE, TARGET, [next(batches)])
+            await late.arrived.wait()
+        broker.hold(PRODUCE).release()
+        await run_to_the_end(world, broker)
+        late.release()
+        await world.settle(broker)
+        assert records_of(broker) == world.offsets
+        assert not world.doubts
+
+
 async def test_what_a_life_with_a_router_has_passed_is_not_looked_for_in_the_log(seed: int) -> None:
     """Records are alike: those of a life before it, which the map does not have, stand for no later one."""
     world = World(seed)
