@@ -284,6 +284,4 @@ async def or_stop(work: Awaitable[T], stop: asyncio.Event) -> T | None:
         return running.result() if running.done() else None
     finally:
         stopper.cancel()
-        if not running.done():
-            running.cancel()
-            await asyncio.wait({running})
+        await cancelled(running)

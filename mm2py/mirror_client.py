@@ -362,7 +362,7 @@ async def _exact(offset_map: OffsetMapReader, source: TopicPartition, it: Checkp
     if index is None or begins is None:
         return -1
     first = index.pages[0]
-    if it.downstream <= first.target_first and first.number:
+    if it.downstream <= first.target_first and first.number and not index.is_cut:
         return first.target_first  # both clusters have deleted what was before
     if it.downstream <= first.target_first and not begins.source:
         return -1

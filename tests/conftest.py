@@ -13,6 +13,7 @@ from typer.main import get_command
 
 from tests.kit import hermetic
 from tests.property.effort import is_fuzz, load_profile, seed_of
+from tests.property.play_loop import CourseLoop
 
 hermetic.begin()
 load_profile()
@@ -63,7 +64,9 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
                     arguments[name] = await stack.enter_async_context(opened)
             await test(**arguments)
 
-    asyncio.run(run())
+    in_course = pyfuncitem.get_closest_marker("course") is not None
+    with asyncio.Runner(loop_factory=CourseLoop if in_course else None) as runner:
+        runner.run(run())
     return True
 
 

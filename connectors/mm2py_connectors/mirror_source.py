@@ -167,7 +167,7 @@ class MirrorSourceConnector(Connector):
             # After a restart of the worker: without it every partition would be dealt again and
             # every task restarted.
             self._deal.continue_with(published)
-            if not published:
+            if not any(published):
                 self._settles_at = context.clock.monotonic() + SETTLES_S
             if begins_at_end(self._props, SYSTEM_CLOCK):
                 await self._find_early(context, source.admin)
@@ -195,6 +195,9 @@ class MirrorSourceConnector(Connector):
         if self._came and rates and not self._deal.partitions <= rates.keys():
             rates = None
         hands = self._deal.deal(max_tasks, rates)
+        # Without a task config the next start would take itself for the flow's first.
+        if not hands and (self._early is not None or self._first_start_ms >= 0):
+            hands.append([])
         rate = FlowRate.parts(self._config.flow_max_bytes_per_second, len(hands))
         return [
             {**config, **told}

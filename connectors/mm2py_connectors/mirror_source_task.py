@@ -374,7 +374,8 @@ class MirrorSourceTask(BatchSourceTask):
             if self._syncs is not None:
                 await self._syncs.flush(SYNC_FLUSH_S)
                 self._syncs.close()
-            await self._close_writer(writer)
+            await writer.writer.close()
+            await writer.session.close()
         # From here on a gap is reported for the ledger alone: nothing is read again.
         self._ending = True
         opened, self._reader = self._reader, None
@@ -868,8 +869,3 @@ class MirrorSourceTask(BatchSourceTask):
         """Report that offset syncs are not written; the copy goes on, as in Java."""
         text = "" if error is None else no_offset_syncs(self._sync_topic, error, self._sync_side)
         self._context.report_finding("offset syncs", text)
-
-    @staticmethod
-    async def _close_writer(writer: WriterSession) -> None:
-        await writer.writer.close()
-        await writer.session.close()

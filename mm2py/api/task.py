@@ -197,7 +197,7 @@ class SourceTask(Protocol):
 
     def delivered(self, record: SourceRecord, target_offset: int) -> None:
         """``record``, as ``poll`` returned it, was acknowledged at ``target_offset`` (Java's
-        ``commitRecord``); ``LEFT_OUT``: it is not written."""
+        ``commitRecord``); ``LEFT_OUT``: it is not written, or its broker has forgotten where."""
         ...
 
     async def commit(self) -> None:

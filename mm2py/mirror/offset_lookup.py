@@ -10,7 +10,8 @@ Invariants, tests of the same names (tests/property/test_offset_map.py):
    offset returned, after it, or not copied yet.
 2. Below the beginning of a map both directions answer UNKNOWN, whatever made it begin there, except
    for a record that was copied again since, or where both logs have deleted what lay there
-   (EXPIRED).
+   (EXPIRED). A map also begins after the pages that compaction removed for late ones of a former
+   task.
 """
 
 import logging
@@ -143,6 +144,24 @@ class PartitionIndex:
         )
 
     @property
+    def is_cut(self) -> bool:
+        """Whether what is before its first page may be a page that compaction removed for a late
+        one, and is not expired."""
+        return self.late < self.pages[0].number
+
+    def after_hole(self) -> "PartitionIndex | None":
+        """Return the map after the last page that is missing; None while a record that comes may
+        still have that page."""
+        at = len(self.pages) - 1
+        while at > 0 and self.pages[at - 1].number + 1 == self.pages[at].number:
+            at -= 1
+        rest = PartitionIndex()
+        rest.pages, rest.late, rest.start = self.pages[at:], self.late, self.start
+        rest.covered, rest.position = self.covered, self.position
+        rest.source_id, rest.target_id = self.source_id, self.target_id
+        return rest if rest.pages and rest.is_cut else None
+
+    @property
     def target_end(self) -> int:
         """The target offset after all that was copied."""
         return self.pages[-1].target_end
@@ -211,7 +230,7 @@ class PartitionIndex:
         have expired."""
         # Page 0 is still there, so nothing has expired; below it is the beginning of the map, which
         # is unknown, not expired.
-        if not self.pages[0].number:
+        if not self.pages[0].number or self.is_cut:
             return False
         return all(source_offset < ref.source_first for ref in self.pages if ref.source_first >= 0)
 
@@ -333,7 +352,7 @@ class MapIndex:
         index = self.partitions.get(partition)
         # While the topic is read from its start, compaction has left gaps that later records fill;
         # translating then would skip copies.
-        return index if index is not None and index.is_whole else None
+        return index if index is None or index.is_whole else index.after_hole()
 
 
 # ---- where the map begins
@@ -349,6 +368,9 @@ def beginning(index: PartitionIndex, pages: Pages) -> Beginning:
     Raises:
         PageMissingError: a page is needed.
     """
+    if index.is_cut:
+        firsts = [it.source_first for it in index.pages if it.source_first >= 0]
+        return Beginning(min(firsts, default=index.covered), index.pages[0].target_first)
     # Expired in both logs: no consumer can have an offset there any more.
     if index.pages[0].number:
         return Beginning(0, 0)
@@ -448,7 +470,7 @@ def to_source(index: PartitionIndex, target_offset: int, pages: Pages) -> Transl
     refs, limits = index.pages, index.limits()
     # Below the map's beginning copies of another program may lie; a map that began with the
     # source's log (0) has none before it.
-    if target_offset < refs[0].target_first and beginning(index, pages).source:
+    if target_offset < refs[0].target_first and (index.is_cut or beginning(index, pages).source):
         return Translation(Place.UNKNOWN, -1)
     end = index.target_end
     at = max(0, bisect_right(refs, target_offset, key=_target_first) - 1)
@@ -537,7 +559,7 @@ def own_from(index: PartitionIndex, pages: Pages, *, begin: int, end: int) -> in
         PageMissingError: a page is needed.
     """
     refs, at = index.pages, begin
-    if refs[0].number:
+    if refs[0].number and not index.is_cut:
         at = max(at, refs[0].target_first)  # below it both logs have deleted what was there
     for ref in refs[max(0, bisect_right(refs, at, key=_target_first) - 1) :]:
         for segment in pages(ref).segments:

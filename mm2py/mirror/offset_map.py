@@ -228,9 +228,9 @@ class PartitionMap:
         return at
 
     @property
-    def has_older_pages(self) -> bool:
-        """Whether there is any page that may expire."""
-        return bool(self._older)
+    def older(self) -> Sequence[PageRef]:
+        """The pages before the one that grows, which may expire."""
+        return self._older
 
     def expired(self, source_start: int, target_start: int) -> list[int]:
         """Return the pages that nothing can ask for any more, oldest first, given where both logs

@@ -77,6 +77,10 @@ class MapStore(Protocol):
         """Return the last page that begins below a target offset, else the first; None if gone."""
         ...
 
+    async def pages(self, partition: TopicPartition, refs: Sequence[PageRef]) -> Sequence[Page]:
+        """Return pages from where they are in the topic, without those that are gone."""
+        ...
+
     async def write(self, pages: Mapping[TopicPartition, Sequence[Page]]) -> None:
         """Write pages; returns when all are acknowledged, raises as ``OffsetStore.set``."""
         ...
@@ -123,6 +127,10 @@ class MapsOver(MapStore):
         await self._ready()
         return await self._maps.page_below(partition, target)
 
+    async def pages(self, partition: TopicPartition, refs: Sequence[PageRef]) -> Sequence[Page]:
+        await self._ready()
+        return await self._maps.pages(partition, refs)
+
     async def write(self, pages: Mapping[TopicPartition, Sequence[Page]]) -> None:
         await self._ready()
         await self._maps.write(pages)
@@ -160,6 +168,9 @@ class NoMapStore:
 
     async def page_below(self, partition: TopicPartition, target: int) -> Page | None:
         return None
+
+    async def pages(self, partition: TopicPartition, refs: Sequence[PageRef]) -> Sequence[Page]:
+        return ()
 
     async def write(self, pages: Mapping[TopicPartition, Sequence[Page]]) -> None:
         """Keep nothing."""
@@ -248,12 +259,15 @@ class OffsetMapStore:
         if first > newest.number:
             return ()
         refs = [ref for ref in index.pages[:-1] if ref.number >= first]
+        return [*await self.pages(partition, refs), newest]
+
+    async def pages(self, partition: TopicPartition, refs: Sequence[PageRef]) -> Sequence[Page]:
         try:
             pages = [await self._read(partition, ref) for ref in refs]
         except ProtocolError:
             return ()  # a look-up names the page
         # One that is compacted away already cannot be written again.
-        return [*(page for page in pages if page is not None), newest]
+        return [page for page in pages if page is not None]
 
     async def page_below(self, partition: TopicPartition, target: int) -> Page | None:
         await self._table.read_to_end(READ_S)

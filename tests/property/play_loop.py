@@ -1,18 +1,26 @@
-"""An event loop for plays: virtual time, processes whose callbacks interleave at random, freeze and die.
+"""Event loops for plays, where time is virtual: the same seed gives the same play.
 
-Flow: a callback belongs to the process whose context it was scheduled in (``PROCESS``) -> one queue per process, in
-order -> a random process that is not frozen runs next. When none can run, time jumps to the next timer. The same seed
-gives the same play.
+``PlayLoop`` has processes that interleave at random, freeze and die. Flow: a callback belongs to the process whose
+context it was scheduled in (``PROCESS``) -> one queue per process, in order -> a random process that is not frozen
+runs next. When none can run, time jumps to the next timer. ``CourseLoop`` has a network for clients of fake brokers.
 """
 
 import asyncio
+import errno
 import heapq
+import os
 import random
+import selectors
+import socket
 from collections import deque
 from collections.abc import Callable
 from contextvars import Context, ContextVar, copy_context
 from itertools import count
 from typing import Any, Final
+
+import pytest
+
+from mm2py.clock import SystemClock
 
 PROCESS: Final = ContextVar("process", default="")
 """Name of the process that code runs in; empty for the world around them, which never freezes."""
@@ -128,9 +136,9 @@ class PlayLoop(asyncio.BaseEventLoop):
 
 
 class PlayClock:
-    """``Clock`` of a ``PlayLoop``."""
+    """``Clock`` of a loop whose time is virtual."""
 
-    def __init__(self, loop: PlayLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
 
     def now_ms(self) -> int:
@@ -141,3 +149,83 @@ class PlayClock:
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(max(seconds, 0))
+
+
+class _Network(selectors.DefaultSelector):
+    """Sockets of one process. What is sent has arrived at once; it is noticed some turns later, as chance has it."""
+
+    now = 1_000.0
+    turn_s = 0.000_05
+    """How long a turn of the loop takes."""
+    late = 0.0
+    """Share of what is ready that is not noticed in this turn."""
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        events = super().select(0)
+        if timeout is None and not events:
+            raise AssertionError("nothing is left to do, and the course is not over")
+        self.now += self.turn_s if events else max(self.turn_s, timeout or 0)
+        return [it for it in events if random.random() >= self.late]
+
+
+class CourseLoop(asyncio.SelectorEventLoop):
+    """Runs courses over fake brokers: neither threads nor the kernel's network, and no time but its own.
+
+    The product reads it with ``SYSTEM_CLOCK``. Tests with the mark ``course`` run in it.
+    """
+
+    def __init__(self) -> None:
+        self._network = _Network()
+        super().__init__(self._network)
+        self._servers: dict[int, tuple[asyncio.Server, Callable[[], asyncio.BaseProtocol]]] = {}
+        self._patch, clock = pytest.MonkeyPatch(), PlayClock(self)
+        for name, read in (("monotonic", clock.monotonic), ("now_ms", clock.now_ms)):
+            self._patch.setattr(SystemClock, name, staticmethod(read))
+
+    def begin(self, seed: int) -> None:
+        """Let all chance that is not the course's own be that of its seed: jitter, and how fast its network is."""
+        random.seed(f"of {seed}")
+        self._network.late = random.choice((0, 0.25, 0.5))
+        self._network.turn_s = random.choice((0.000_02, 0.000_2))
+
+    # ---- asyncio's part
+
+    def time(self) -> float:
+        return self._network.now
+
+    def close(self) -> None:
+        self._patch.undo()
+        super().close()
+
+    async def create_server(
+        self, protocol_factory: Callable[[], asyncio.BaseProtocol], *args: Any, **options: Any
+    ) -> asyncio.Server:
+        server = await super().create_server(protocol_factory, *args, **options)
+        self._servers[server.sockets[0].getsockname()[1]] = server, protocol_factory
+        return server
+
+    async def sock_connect(self, sock: socket.socket, address: Any) -> None:
+        await asyncio.sleep(random.choice((0, 0.000_2)))
+        server, protocol_factory = self._servers[address[1]]
+        if not server.is_serving():
+            raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
+        near, far = socket.socketpair()
+        with near:
+            near.setblocking(False)
+            os.dup2(near.fileno(), sock.fileno(), inheritable=False)
+        await asyncio.shield(self.connect_accepted_socket(protocol_factory, far))
+
+    def run_in_executor(  # type: ignore[override]  # typeshed has type variables for the arguments
+        self, executor: object, func: Callable[..., Any], *args: Any
+    ) -> "asyncio.Future[Any]":
+        done = self.create_future()
+        done.set_result(func(*args))
+        return done
+
+
+def course_of(seed: int) -> random.Random:
+    """Begin a course in the loop that runs; return its chance."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, CourseLoop)
+    loop.begin(seed)
+    return random.Random(seed)

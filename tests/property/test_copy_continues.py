@@ -27,7 +27,7 @@ from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.clients import ConnectionSettings, ProducerSettings
 from mm2py.errors import ConnectionFailedError, TargetMovedError
 from mm2py.mirror.offset_lookup import Place, to_source, to_target
-from mm2py.mirror.offset_map_pages import Page, PageRef, decode_page, decode_page_key
+from mm2py.mirror.offset_map_pages import Page, PageRef
 from mm2py.mirror.source_offsets import committed_topic_id, mirror_source_partition, next_offset
 from mm2py.observability.metrics import Metrics
 from mm2py.protocol.batch_stage import sign
@@ -45,8 +45,11 @@ from mm2py.testing.waiting import eventually
 from mm2py.types import TopicPartition
 from tests.kit.fakes.batches import source_batch
 from tests.kit.fakes.broker import FakeBroker, Hold
+from tests.property.play_loop import CourseLoop, course_of
 from tests.unit.runtime.runtime_fakes import FLOW, EagerClock, FakeStore, a_committer
-from tests.unit.runtime.test_offset_maps import ORDERS, compact, restored
+from tests.unit.runtime.test_offset_maps import ORDERS, compact, page_of, restored
+
+pytestmark = pytest.mark.course
 
 PRODUCE, WRITE_MARKERS = 0, 27
 TOPIC_ID: Final = bytes(15) + b"\x01"
@@ -63,7 +66,7 @@ class World:
     """What outlives every worker: both logs, the map's topic and the stored position."""
 
     def __init__(self, seed: int) -> None:
-        self.chance = random.Random(seed)
+        self.chance = course_of(seed)
         self.stamp = SYSTEM_CLOCK.now_ms()
         offset, self.offsets = -1, list[int]()
         for _ in range(RECORDS):
@@ -144,14 +147,11 @@ class World:
         self.set_position(wanted, NO_TIE)
         self.begun.append((log_end, wanted))
 
-    async def read(self, partition: TopicPartition, ref: PageRef) -> Page | None:
-        return self.page(ref)
+    async def read(self, partition: TopicPartition, ref: PageRef) -> Page:
+        return page_of(self.maps, partition, ref)
 
     def page(self, ref: PageRef) -> Page:
-        (record,) = [it for it in self.maps.records if it.offset == ref.position]
-        assert decode_page_key(record.key) == (SOURCE, ref.number)
-        assert record.value is not None
-        return decode_page(ref.number, record.value)
+        return page_of(self.maps, SOURCE, ref)
 
     def batches(self, position: int) -> Iterator[RecordBatch]:
         """Return what a reader hands out from a position on, cut as chance has it."""
@@ -471,8 +471,25 @@ def one_by_one(entries: Sequence[Entry]) -> list[Sequence[Entry]]:
     return [[it] for it in entries]
 
 
-async def each_is_copied_once(world: World) -> None:
-    """Let workers live and end, the last one at the end of the source; compare records and map."""
+def test_a_seed_gives_one_course(seed: int) -> None:
+    """Or no failure could be repeated."""
+
+    async def course() -> object:
+        world = World(seed)
+        return await each_is_copied_once(world), world.doubts
+
+    def run() -> object:
+        with asyncio.Runner(loop_factory=CourseLoop) as runner:
+            return runner.run(course())
+
+    assert run() == run()
+
+
+async def each_is_copied_once(world: World) -> object:
+    """Let workers live and end, the last one at the end of the source; compare records and map.
+
+    Returns what the brokers were asked, and what was written into the map.
+    """
     world.has_cuts = True
     async with FakeBroker(topics={TARGET.topic: 1}) as broker:
         for _ in range(world.chance.randint(1, 6)):
@@ -494,6 +511,7 @@ async def each_is_copied_once(world: World) -> None:
         await eventually(lambda: broker.connections == 0)
         stored = records_of(broker)
     assert stored == world.values
+    course = broker.requests, world.maps.records
     compact(world.maps)
     store = world.store()
     await store.start()
@@ -502,6 +520,7 @@ async def each_is_copied_once(world: World) -> None:
     for target, source in enumerate(world.offsets):
         assert to_target(index, source, world.page) == (Place.COPIED, target)
         assert to_source(index, target, world.page) == (Place.COPIED, source)
+    return course
 
 
 @pytest.mark.parametrize("identical", [Identical.PREFER, Identical.OFF])
@@ -597,6 +616,36 @@ async def test_what_a_killed_task_with_its_own_producer_id_sent_last_is_named(
     assert set(stored) == set(world.offsets)
     assert bool(doubled) == bool(world.doubts) == (not in_order)
     assert all(any(first <= it <= last for first, last in world.doubts) for it in doubled)
+
+
+async def test_what_a_killed_task_sent_first_is_not_doubled_after_one_with_transactions(
+    seed: int,
+) -> None:
+    """The log goes on behind the known copies, with records of others, where its producer id began."""
+    world = World(seed)
+    batches = world.batches(0)
+    topics, versions = {TARGET.topic: 1, MAPS.topic: 1}, {PRODUCE: (3, 11)}
+    async with FakeBroker(topics=topics, versions=versions) as broker:
+        async with worker(world, broker, InTransactions) as before:
+            assert isinstance(before, InTransactions)
+            await before.writer.start()
+            await before.begin()
+            before.sender.enqueue(SOURCE, TARGET, [next(batches)])
+            await eventually(lambda: before.acknowledged >= 0)
+            await before.commit()
+        await world.settle(broker)
+        write_the_same(world, broker)
+        async with worker(world, broker) as life:
+            late = broker.hold(PRODUCE)
+            await life.begin()
+            life.sender.enqueue(SOURCE, TARGET, [next(batches)])
+            await late.arrived.wait()
+        broker.hold(PRODUCE).release()
+        await run_to_the_end(world, broker)
+        late.release()
+        await world.settle(broker)
+        assert records_of(broker) == world.offsets
+        assert not world.doubts
 
 
 async def test_what_a_life_with_a_router_has_passed_is_not_looked_for_in_the_log(seed: int) -> None:

@@ -55,7 +55,8 @@ from tests.kit.fakes.batches import source_batch
 from tests.kit.fakes.broker import FakeBroker
 from tests.kit.fakes.broker_log import StoredBatch
 from tests.kit.fakes.broker_state import FakeCluster
-from tests.property.effort import examples, is_fuzz
+from tests.property.effort import examples
+from tests.property.play_loop import course_of
 
 CONNECTOR = "MirrorSourceConnector"
 NAME = "A-mm2-MirrorSourceConnector-0"
@@ -77,7 +78,7 @@ class World:
 
     def __init__(self, seed: int, *, implicit: bool, limit_bytes: int = 0) -> None:
         """``limit_bytes``: what the target takes of one batch, which it does not tell; 0 for more than there is."""
-        self.chance = random.Random(seed)
+        self.chance = course_of(seed)
         self.limit_bytes = limit_bytes
         self.cluster = FakeCluster()
         versions = {0: (3, 12), 18: (0, 4)} if implicit else {0: (3, 11)}
@@ -478,10 +479,9 @@ async def _nothing() -> None:
     return
 
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(600), pytest.mark.course]
 
-END_S = 600.0 if is_fuzz() else 60.0
-"""``make fuzz`` runs for hours beside other work."""
+END_S = 60.0
 
 MARK = {
     "transforms": "mark",

@@ -44,6 +44,7 @@ from mm2py.types import EARLIEST, LATEST, TopicPartition
 from mm2py_connectors.config_sync import config_operations
 from mm2py_connectors.mirror_source import MirrorSourceConnector
 from mm2py_connectors.mirror_source_config import MirrorSourceConfig
+from mm2py_connectors.partition_deal import ASSIGNED_PARTITIONS
 from mm2py_jobs.copy.backfill import BackfillDriver
 from mm2py_jobs.copy.backfill_lane import BackfillLane
 from mm2py_jobs.copy.copy_again import cut_pages
@@ -188,7 +189,7 @@ class BackfillSession:
             configs = connector.task_configs(1)
         finally:
             await connector.stop()
-        if not configs:
+        if not any(it[ASSIGNED_PARTITIONS] for it in configs):
             raise FatalError(f"the flow {self.name} has no partition that can be copied")
         return configs[0]
 

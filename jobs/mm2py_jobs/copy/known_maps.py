@@ -1,8 +1,9 @@
 """The exact maps of a flow, whole, as jobs read them.
 
-Flow: the map topic on the target -> ``known_maps`` -> ``KnownMap`` of each partition.
+Flow: the map topic on the target -> ``KnownMaps`` -> ``KnownMap`` of each partition.
 """
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, final
@@ -12,7 +13,7 @@ from mm2py.client.connect.cluster import Cluster
 from mm2py.client.fetch.log_reader import LogReader
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.errors import ProtocolError
-from mm2py.mirror.offset_lookup import valid_segments
+from mm2py.mirror.offset_lookup import MapIndex, valid_segments
 from mm2py.mirror.offset_map import PartitionMap
 from mm2py.mirror.offset_map_pages import (
     Mark,
@@ -20,12 +21,13 @@ from mm2py.mirror.offset_map_pages import (
     Segment,
     decode_page,
     decode_page_key,
-    is_late,
     offset_map_topic,
 )
 from mm2py.mirror.offset_ranges import outside
 from mm2py.protocol.records import Record
 from mm2py.types import ClusterAlias, TopicPartition
+
+log = logging.getLogger(__name__)
 
 
 @final
@@ -36,18 +38,9 @@ class KnownMap:
     pages: dict[int, Page] = field(default_factory=dict[int, Page])
 
     def put(self, page: Page) -> None:
-        """Take a page; it ends all with higher numbers. A late one of a former task is ignored."""
-        if self.pages and is_late(page.start, self.newest.start):
-            return
+        """Take a page; it ends all with higher numbers."""
         self.pages = {number: it for number, it in self.pages.items() if number < page.number}
         self.pages[page.number] = page
-
-    def take(self, number: int, page: Page | None) -> None:
-        """Take what a record of the topic says of a page; None: it was removed."""
-        if page is None:
-            self.pages.pop(number, None)
-        else:
-            self.put(page)
 
     @property
     def newest(self) -> Page:
@@ -81,6 +74,37 @@ class KnownMap:
             for it, _ in self.segments()
             if it.mark is Mark.COPIED
         ]
+
+
+@final
+class KnownMaps:
+    """The maps of a flow by the records of their topic, which count as in ``MapIndex``; without
+    ``whole`` the first and the newest page of each."""
+
+    def __init__(self, *, whole: bool = True) -> None:
+        self._index, self._whole = MapIndex(), whole
+        self._maps: dict[TopicPartition, KnownMap] = {}
+
+    def take(self, _partition: int, record: Record) -> None:
+        """Take the next record; one that is damaged or of a later version is ignored."""
+        try:
+            partition, number = decode_page_key(record.key)
+            page = None if record.value is None else decode_page(number, bytes(record.value))
+        except ProtocolError as error:
+            log.warning("record of the offset map is ignored cause=%s", error)
+            return
+        counts = self._index.take(record) is not None
+        known = self._maps.setdefault(partition, KnownMap())
+        if page is None:
+            known.pages.pop(number, None)
+        elif counts:
+            known.put(page)
+            if not self._whole:
+                known.pages = {it: known.pages[it] for it in (0, number) if it in known.pages}
+
+    def known(self) -> Mapping[TopicPartition, KnownMap]:
+        """Return the maps of partitions that have one."""
+        return {partition: it for partition, it in self._maps.items() if it.pages}
 
 
 def lost_copies(known: KnownMap) -> list[tuple[int, int]]:
@@ -141,18 +165,9 @@ def not_copied(
 async def known_maps(target: Cluster, source: ClusterAlias) -> Mapping[TopicPartition, KnownMap]:
     """Read the maps of a flow to their end; none where there is no such topic. ``Mm2pyError``: the
     topic cannot be read."""
-    topic, maps = offset_map_topic(source), dict[TopicPartition, KnownMap]()
+    topic, maps = offset_map_topic(source), KnownMaps()
     if topic not in await Admin(target).describe_topics([topic]):
         return {}
-
-    def take(_partition: int, record: Record) -> None:
-        try:
-            partition, number = decode_page_key(record.key)
-            page = decode_page(number, record.value) if record.value is not None else None
-        except ProtocolError:
-            return  # of a later version; what it is about is compared as if it were not mapped
-        maps.setdefault(partition, KnownMap()).take(number, page)
-
-    log = LogReader(target, topic, clock=SYSTEM_CLOCK, waits_for_transactions=True)
-    await log.read_to_end(take)
-    return {partition: known for partition, known in maps.items() if known.pages}
+    reader = LogReader(target, topic, clock=SYSTEM_CLOCK, waits_for_transactions=True)
+    await reader.read_to_end(maps.take)
+    return maps.known()

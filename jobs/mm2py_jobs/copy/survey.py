@@ -28,13 +28,7 @@ from mm2py.mirror.ledger import (
 )
 from mm2py.mirror.offset_lookup import Beginning, beginning_of
 from mm2py.mirror.offset_map import PartitionMap
-from mm2py.mirror.offset_map_pages import (
-    Page,
-    decode_page,
-    decode_page_key,
-    is_late,
-    offset_map_topic,
-)
+from mm2py.mirror.offset_map_pages import Page, offset_map_topic
 from mm2py.mirror.offset_ranges import outside
 from mm2py.mirror.source_offsets import (
     NO_EPOCH,
@@ -52,7 +46,7 @@ from mm2py.protocol.records import Record
 from mm2py.protocol.topics import NO_TOPIC_ID, EpochEnd, is_another_topic
 from mm2py.types import EARLIEST, LATEST, FlowName, TopicPartition
 from mm2py_jobs.copy.expiry import expiring, refused_expiry, value_of
-from mm2py_jobs.copy.known_maps import KnownMap, Passed, passed_over
+from mm2py_jobs.copy.known_maps import KnownMap, KnownMaps, Passed, passed_over
 from mm2py_jobs.copy.plan import PartitionPlan, Plan, Refusal
 from mm2py_jobs.copy.target_settings import REASONS, changed_settings, smaller_batches
 from mm2py_jobs.log.log_ends import LogEnds, listed_offsets
@@ -283,21 +277,19 @@ class CopiesReader:
         whole: bool = False,
     ) -> None:
         self._target, self._flow, self._clock = target, flow, clock
-        self._maps: dict[TopicPartition, KnownMap] | None = {} if whole else None
+        self._maps, self._whole = KnownMaps(whole=whole), whole
         source, self._names = flow.source, names or flow
         self._takes: Mapping[str, RecordHandler] = {
             offsets_topic: self._take_position,
-            offset_map_topic(source): self._take_page,
+            offset_map_topic(source): self._maps.take,
             ledger_topic(source): self._take_ledger,
         }
         self._readers: dict[str, LogReader] = {}
         self._positions: dict[TopicPartition, int] = {}
-        self._pages: dict[TopicPartition, Page] = {}
         self._incarnations: dict[TopicPartition, bytes] = {}
         self._quarantined = QuarantinedRanges()
         self._epochs: dict[TopicPartition, int] = {}
         self._ids: dict[TopicPartition, bytes] = {}
-        self._begins: dict[TopicPartition, Beginning] = {}
         self._damaged: set[TopicPartition] = set()
 
     async def read(self) -> Known:
@@ -318,14 +310,16 @@ class CopiesReader:
                 await self._readers[topic].read_to_end(take)
         if self._damaged:
             raise not_a_position(min(self._damaged))
+        maps = self._maps.known()
+        firsts = {tp: page.segments for tp, it in maps.items() if (page := it.pages.get(0))}
         return Known(
             dict(self._positions),
-            {tp: it for tp, it in self._pages.items() if not it.only_begins},
+            {tp: it.newest for tp, it in maps.items() if not it.newest.only_begins},
             dict(self._incarnations),
             dict(self._epochs),
             dict(self._ids),
-            dict(self._begins),
-            {tp: it for tp, it in (self._maps or {}).items() if it.pages},
+            {tp: beginning_of(segments[0]) for tp, segments in firsts.items() if segments},
+            maps if self._whole else {},
             dict(self._quarantined.ranges),
         )
 
@@ -369,28 +363,6 @@ class CopiesReader:
         self._quarantined.take(decoded)
         if isinstance(decoded, IncarnationRecord):
             self._incarnations[decoded.partition] = decoded.topic_id
-
-    def _take_page(self, _partition: int, record: Record) -> None:
-        pages = self._pages
-        try:
-            partition, number = decode_page_key(record.key)
-            if not number:
-                self._begins.pop(partition, None)
-            page = None if record.value is None else decode_page(number, bytes(record.value))
-        except ProtocolError as error:
-            log.warning("record of the offset map is ignored cause=%s", error)
-            return
-        newest = pages.get(partition)
-        if page is not None and newest is not None and is_late(page.start, newest.start):
-            return
-        if page is not None:
-            pages[partition] = page
-            if not number and page.segments:
-                self._begins[partition] = beginning_of(page.segments[0])
-        elif partition in pages and pages[partition].number == number:
-            del pages[partition]
-        if self._maps is not None:
-            self._maps.setdefault(partition, KnownMap()).take(number, page)
 
 
 class BeginsAgain(NamedTuple):

@@ -24,7 +24,7 @@ from mm2py.mirror.offset_lookup import beginning_of
 from mm2py.mirror.offset_map_pages import Mark, Page, Segment
 from mm2py.mirror.offset_ranges import outside
 from mm2py.protocol.configs import ConfigEntry
-from mm2py.protocol.topics import is_another_topic
+from mm2py.protocol.topics import is_another_topic, named_id
 from mm2py.types import TopicPartition
 from mm2py_jobs.copy.known_maps import KnownMap, not_copied
 from mm2py_jobs.copy.survey import CopiesReader, Known
@@ -363,7 +363,7 @@ def created_again(
 ) -> str:
     """Return why a map says nothing of the topics that are there now, which have these ids; empty
     if it is theirs, or nothing is on the source."""
-    if is_another_topic(newest.target_id, ids[1]):
+    if is_another_topic(newest.target_id, named_id(target.topic, ids[1])):
         return f"{target.topic} was created again, its copy begins anew"
     if source_log.start < source_log.end and is_another_topic(newest.source_id, ids[0]):
         return (

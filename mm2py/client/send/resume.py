@@ -275,8 +275,11 @@ class LaneResume:
                 await self._owner.name_writer(
                     lane.target, producer_id, first, last, may_be_own=ours
                 )
-        continued = self._continued(lane).producer_id
-        writer = tail.writers.get(continued)  # none is without an id
+        continued = self._continued(lane)
+        writer = tail.writers.get(continued.producer_id)  # none is without an id
+        began_here = continued.producer_id != NO_PRODUCER_ID and continued.began >= tail.start
+        if writer is None and began_here and tail.is_whole:
+            writer = Writer(continued.producer_id, 0, 0)  # as ``_writer_before``
         if writer is None:
             writer = await self._writer_behind(lane, tail.start)
         # The stored id was replaced or never wrote here: ours is stored before the first batch (1).

@@ -275,6 +275,11 @@ class LaneTail:
         return is_far and bool(self._open or self._stored or self._position < self.end)
 
     @property
+    def is_whole(self) -> bool:
+        """Whether it was read to its end, and nothing of it is gone."""
+        return self._position >= self.end and not self.has_holes
+
+    @property
     def doubt(self) -> str:
         """Why records that were not recognised may be in the log all the same; empty: they are
         not."""

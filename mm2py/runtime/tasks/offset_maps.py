@@ -15,16 +15,17 @@ record the map has where it began, on both sides; 7 a copy that was deleted and 
 the replication policy names anew, is noticed without a record: its map loses all copies, and the
 loss is reported once (``LostCopies``); 8 a position or a page that a task which is gone wrote late
 does not count, and is written over: by the next start, or by the task that runs (``again``); the
-first record and the first position of a task wait until its page counts (``write``);
-9 a producer id is stored in one page with all copies that were acknowledged or recognised before
-it, and that of a former task stays until then: a start takes what another id wrote after the map's
-end for another writer's.
+first record and the first position of a task wait until its page counts (``write``), and what a
+late page has ended meanwhile is written again; 9 a producer id is stored in one page with all
+copies that were acknowledged or recognised before it, and that of a former task stays until then: a
+start takes what another id wrote after the map's end for another writer's.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from itertools import dropwhile
 from random import getrandbits
 from typing import Final, TypeVar, final
 
@@ -131,6 +132,8 @@ class TaskOffsetMaps:
         """Partitions whose producer id this task has stored."""
         self._claimed: set[TopicPartition] = set()
         """Partitions whose topic has a page of this task as the newest."""
+        self._unclaimed: dict[TopicPartition, list[Page]] = {}
+        """What this task has written of the others."""
         self.waits: Callable[[TopicPartition], bool] = lambda _: False
         """Whether a partition waits for the count of the copies behind its map."""
         self.on_count: Callable[[TopicPartition, Behind], None] = lambda _partition, _behind: None
@@ -175,8 +178,8 @@ class TaskOffsetMaps:
         for partition in partitions:
             # Partitions that are taken over: another process wrote their map while it was kept out
             # here.
-            self._maps.pop(partition, None)
-            self._unwritten.pop(partition, None)
+            for written in (self._maps, self._unwritten, self._unclaimed):
+                written.pop(partition, None)
         for partition, (page, older, replaced) in maps.items():
             begun = self._maps.begin(partition, page, older)
             if replaced:
@@ -459,11 +462,7 @@ class TaskOffsetMaps:
 
     def with_older_pages(self) -> list[TopicPartition]:
         """Return the partitions whose maps have pages that may expire."""
-        return [
-            partition
-            for partition, partition_map in self._maps.items()
-            if partition_map.has_older_pages
-        ]
+        return [partition for partition, partition_map in self._maps.items() if partition_map.older]
 
     async def prune(self, starts: Mapping[TopicPartition, tuple[int, int]], most: int) -> int:
         """Remove expired pages, given where both logs of partitions begin; returns how many, at
@@ -510,25 +509,38 @@ class TaskOffsetMaps:
         The first page of a partition is written until it counts: above what a former task's pages
         have that came since ``load``, as of one number the first does (8).
         """
-        while unclaimed := await self._write() - self._claimed:
+        await self._write()
+        while unclaimed := dict(self._unclaimed):
             # A topic that may not be read is asked once.
             stored = await self._stored(unclaimed) or {}
-            self._claimed |= unclaimed
-            for partition, (page, *_) in stored.items():
-                partition_map = self.of(partition)
-                if is_late(partition_map.start, page.start):
-                    partition_map.start = next_start(page.start, self._maps.token)
-                    partition_map.again()
-                    self._claimed.discard(partition)
+            maps = {it: self.of(it) for it in stored}
+            ended = {
+                it: await self._store.pages(it, _ended(maps[it].older, unclaimed[it], found))
+                for it, found in stored.items()
+                if is_late(maps[it].start, found.page.start)
+            }
+            for partition, pages in unclaimed.items():
+                if self._unclaimed.get(partition) is not pages:
+                    continue  # written again meanwhile, or taken over
+                del self._unclaimed[partition]
+                if partition not in ended:
+                    self._claimed.add(partition)
+                    continue
+                partition_map = maps[partition]
+                partition_map.start = next_start(stored[partition].page.start, self._maps.token)
+                partition_map.again()
+                again = _restarted([*ended[partition], *pages], partition_map.start)
+                waits = self._unwritten.get(partition, [])
+                self._unwritten[partition] = _joined(again, waits)
+            await self._write()
 
-    async def _write(self) -> Set[TopicPartition]:
-        """Return the partitions of which a page was written, and may be late."""
+    async def _write(self) -> None:
         # Commits and pruning take turns: each awaits the broker between its look at the maps and
         # its write.
         async with self._turn:
             if self._store.topics_lost != self._topics_lost:
                 self._topics_lost = self._store.topics_lost
-                self._unwritten = {}
+                self._unwritten, self._unclaimed = {}, {}
                 for partition_map in self._maps.values():
                     partition_map.lose_pages()
             # Before ``take``, which must not run while ``cut_below`` is set.
@@ -545,27 +557,33 @@ class TaskOffsetMaps:
             # Taken out before the await: acknowledgements go on meanwhile, and what fails is joined
             # again below.
             writing, self._unwritten = self._unwritten, {}
-            written = False
-            try:
-                if writing:
-                    await self._store.write(writing)
-                written = True
-            # ``finally`` puts the pages back first; the caller tries again with the next commit.
-            except RetriableError:
-                raise
-            except Mm2pyError as error:
-                self._note_refusal(error)
-            finally:
-                # Also at a cancel in the middle of the write, of which the outcome is unknown: a
-                # page is written again, which changes nothing.
-                if not written:
-                    for partition, before in writing.items():
-                        newer = self._unwritten.get(partition, [])
-                        self._unwritten[partition] = _joined(before, newer)
-            if written and writing:
-                self.is_refused = False
-                self.on_refusal("")
-            return writing.keys() if written and not self._in_transactions else frozenset()
+            if writing and await self._is_written(writing) and not self._in_transactions:
+                for partition in writing.keys() - self._claimed:
+                    before = self._unclaimed.get(partition, [])
+                    self._unclaimed[partition] = _joined(before, writing[partition])
+
+    async def _is_written(self, writing: Mapping[TopicPartition, list[Page]]) -> bool:
+        """Write pages; False where the topic refuses them: they stay for the next time."""
+        written = False
+        try:
+            await self._store.write(writing)
+            written = True
+        # ``finally`` puts the pages back first; the caller tries again with the next commit.
+        except RetriableError:
+            raise
+        except Mm2pyError as error:
+            self._note_refusal(error)
+        finally:
+            # Also at a cancel in the middle of the write, of which the outcome is unknown: a page
+            # is written again, which changes nothing.
+            if not written:
+                for partition, before in writing.items():
+                    newer = self._unwritten.get(partition, [])
+                    self._unwritten[partition] = _joined(before, newer)
+        if written:
+            self.is_refused = False
+            self.on_refusal("")
+        return written
 
     def _forget_producers(self) -> None:
         """Of maps that change, where transforms route records: what another start may recognise in
@@ -646,6 +664,16 @@ def _restarted(pages: Sequence[Page], start: int) -> list[Page]:
     """Return pages as a task with this ``Page.start`` writes them: of those in the topic none may
     have a lower one than the page before it."""
     return [replace(page, start=start) for page in pages]
+
+
+def _ended(
+    older: Sequence[PageRef], written: Sequence[Page], found: StoredMap
+) -> Sequence[PageRef]:
+    """Return the pages of a task before those that it has written which a former one has ended, or
+    replaced, since they were loaded."""
+    there = {ref.number: ref.position for ref in found.older}
+    before = [ref for ref in older if ref.position >= 0 and ref.number < written[0].number]
+    return list(dropwhile(lambda it: there.get(it.number) == it.position, before))
 
 
 def _joined(before: Sequence[Page], newer: Sequence[Page]) -> list[Page]:

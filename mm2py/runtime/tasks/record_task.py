@@ -217,7 +217,9 @@ class RecordTaskAdapter:
                 dropwhile(run.source_offset.__gt__, takewhile(_end_of(run).__gt__, waiting))
             )
             for shift, number in enumerate(numbers):
-                self._task.delivered(waiting.pop(number).record, run.target_offset + shift)
+                # A broker that has forgotten where a batch is says so of the whole batch.
+                offset = run.target_offset + shift if run.target_offset >= 0 else LEFT_OUT
+                self._task.delivered(waiting.pop(number).record, offset)
 
     def source_partition(self, partition: TopicPartition) -> SourcePartition:
         return self._by_key[partition].partition

@@ -1,6 +1,7 @@
 """What the brokers of one fake cluster share: topics, leaders, logs, producer ids, Fetch sessions (KIP-227); and a request to one."""
 
 import asyncio
+import random
 import secrets
 from dataclasses import dataclass, field
 from struct import pack_into
@@ -100,7 +101,7 @@ class FakeCluster:
 
     def create_topic(self, name: str, partitions: int, leader: int) -> None:
         """Create or replace a topic."""
-        topic = FakeTopic(name, secrets.token_bytes(16))
+        topic = FakeTopic(name, random.randbytes(16))
         for index in range(partitions):
             topic.logs[index] = PartitionLog()
             topic.leaders[index] = leader

@@ -17,6 +17,7 @@ from mm2py.types import LATEST, TopicPartition, start_at_offset, start_at_time
 from tests.kit.fakes.broker import FakeBroker
 from tests.kit.fakes.fetcher_rig import FETCH, FIRST, SECOND, Rig, fetching
 from tests.kit.lines.delay_proxy import DelayProxy
+from tests.property.play_loop import course_of
 
 
 async def test_a_time_starts_at_the_first_record_of_it_or_at_the_end() -> None:
@@ -355,10 +356,11 @@ CODES = [
 OF_FOLLOWERS = CODES[:9]
 
 
+@pytest.mark.course
 @pytest.mark.parametrize("version", [4, 11, 17])
 @pytest.mark.parametrize("seed", range(4))
 async def test_no_fault_of_a_broker_loses_doubles_or_reorders(seed: int, version: int) -> None:
-    chance = random.Random(seed * 100 + version)
+    chance = course_of(seed * 100 + version)
     tps = [TopicPartition("t", index) for index in range(PARTITIONS)]
 
     async with fetching(

@@ -254,6 +254,21 @@ async def test_a_copy_that_is_refused_at_the_first_start_begins_where_the_log_en
     assert not any("task.late.partitions" in it for it in dealt)
 
 
+async def test_a_first_start_that_finds_nothing_is_known_as_the_first_all_the_same() -> None:
+    """Else a topic that appears while the flow is down begins at its end, and what it has is lost."""
+    latest = {"source.consumer.auto.offset.reset": "latest", "topics": "t.*"}
+    region = Region({"other": 1})
+    async with running(Bench(region, latest)) as bench:
+        first = bench.connector.task_configs(2)
+    assert [it["task.assigned.partitions"] for it in first] == [""]
+    region.source.topics |= {"t1": 1}
+    again = Bench(region, latest)
+    again.context.published = first
+    async with running(again):
+        dealt = again.connector.task_configs(2)
+    assert [it["task.late.partitions"] for it in dealt] == ["t1-0"]
+
+
 async def test_ages_are_counted_from_the_flows_first_start_also_after_restarts() -> None:
     """Else a topic that appears while the flow is down for longer than the age begins behind its first records."""
     ages = {"start.positions": "t.*=1 hour ago", "topics": "t.*"}

@@ -15,7 +15,15 @@ from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.clients import connection_settings
 from mm2py.errors import ConnectionFailedError, FatalError, ProtocolError, ServerError
 from mm2py.mirror.checkpoints import Checkpoint, encode_checkpoint
-from mm2py.mirror.offset_lookup import PageMissingError, PartitionIndex, Place, to_source, to_target
+from mm2py.mirror.offset_lookup import (
+    MapIndex,
+    PageMissingError,
+    PartitionIndex,
+    Place,
+    own_from,
+    to_source,
+    to_target,
+)
 from mm2py.mirror.offset_map import PartitionMap
 from mm2py.mirror.offset_map_pages import (
     PAGE_SEGMENTS,
@@ -47,7 +55,7 @@ from tests.kit.fakes.batches import ABORT, COMMIT, TRANSACTIONAL, marker, stored
 from tests.kit.fakes.broker import FakeBroker
 
 FORMATS = Path(__file__).parents[3] / "docs" / "reference" / "formats.md"
-ORDERS = TopicPartition("orders-eu", 3)
+ORDERS, T = TopicPartition("orders-eu", 3), TopicPartition("t", 0)
 OLD, NEW = bytes(range(16)), bytes(range(16, 32))
 SEGMENTS = (
     Segment(1000, 500, 0),
@@ -269,6 +277,41 @@ def test_an_offset_whose_page_has_expired_is_expired_both_ways() -> None:
     assert to_source(index, PAGE_SEGMENTS, page) == (COPIED, 2 * PAGE_SEGMENTS)
 
 
+@pytest.mark.parametrize("late", [(0,), (1,), (2,), (0, 2)])
+def test_a_map_begins_after_pages_that_compaction_removed_for_late_ones_of_a_killed_task(
+    late: Sequence[int],
+) -> None:
+    """Nothing before it is expired: a group that was placed after it would skip records."""
+    pages = [
+        Page(at, OLD, NEW, 80, 80, -1, -1, 0, (Segment(20 * at, 10, 10 * at),), start=2 << START_BITS)
+        for at in range(4)
+    ]  # fmt: skip
+    whole, left = MapIndex(), MapIndex()
+    for index, topic in (
+        (whole, pages),
+        (left, [*(it for it in pages if it.number not in late),
+                *(replace(pages[it], start=1 << START_BITS) for it in late)]),
+    ):  # fmt: skip
+        for at, page in enumerate(topic):
+            index.take(Record(at, -1, encode_page_key(T, page.number), encode_page(page)))
+    before, after = whole.of(T), left.of(T)
+    assert before is not None
+    assert after is not None
+
+    def page_of(ref: PageRef) -> Page:
+        return pages[ref.number]
+
+    first = max(late) + 1
+    for offset in range(90):
+        known = to_target(before, offset, page_of) if offset >= 20 * first else UNKNOWN
+        assert to_target(after, offset, page_of) == known
+    for offset in range(50):
+        known = to_source(before, offset, page_of) if offset >= 10 * first else UNKNOWN
+        assert to_source(after, offset, page_of) == known
+    assert own_from(before, page_of, begin=0, end=50) == 40
+    assert own_from(after, page_of, begin=0, end=50) == 0
+
+
 def test_the_cache_keeps_the_pages_used_last() -> None:
     cache = PageCache(kept_segments=5)
 
@@ -415,25 +458,27 @@ GONE: Final = Segment(0, 200, 0, Mark.TARGET_LOST)
 
 
 @pytest.mark.parametrize(
-    ("number", "segments", "upstream", "downstream", "remote", "exact"),
+    ("numbers", "segments", "upstream", "downstream", "remote", "exact"),
     [
         # The source's topic was created again: 1,500 records of the former one lie before the copies of the new one.
-        (0, [Segment(0, 5000, 1500)], 1000, 1000, 1000, 1000),
-        (0, [Segment(0, 5000, 1500)], 1500, 1500, 1500, 1500),
-        (0, [Segment(0, 5000, 1500)], 1000, 2400, 2400, 2500),
+        ((0,), [Segment(0, 5000, 1500)], 1000, 1000, 1000, 1000),
+        ((0,), [Segment(0, 5000, 1500)], 1500, 1500, 1500, 1500),
+        ((0,), [Segment(0, 5000, 1500)], 1000, 2400, 2400, 2500),
         # The same, and both logs have deleted what lay before.
-        (3, [Segment(800, 5000, 2300)], 1000, 1000, 1000, 2300),
+        ((3,), [Segment(800, 5000, 2300)], 1000, 1000, 1000, 2300),
+        # Compaction has left a late page of a killed task in place of what lay before.
+        ((3, 0), [Segment(800, 5000, 2300)], 500, 1000, 1000, 1000),
         # The target lost the end of its copies, or all of them, and has others at their places.
-        (0, [Segment(0, 150, 0), GONE._replace(source=150, records=50, target=150), Segment(200, 100, 150)], 190, 190, None, 150),
-        (0, [GONE, Segment(200, 300, 0)], 190, 190, None, 0),
+        ((0,), [Segment(0, 150, 0), GONE._replace(source=150, records=50, target=150), Segment(200, 100, 150)], 190, 190, None, 150),
+        ((0,), [GONE, Segment(200, 300, 0)], 190, 190, None, 0),
         # It lost them just now.
-        (0, [GONE], 190, 190, None, 0),
+        ((0,), [GONE], 190, 190, None, 0),
         # Java had copied what the map does not know of.
-        (0, [Segment(200, 100, 200)], 150, 120, 120, 120),
+        ((0,), [Segment(200, 100, 200)], 150, 120, 120, 120),
     ],
 )  # fmt: skip
 async def test_a_checkpoint_of_copies_that_are_gone_or_of_a_former_topic_skips_nothing(
-    number: int,
+    numbers: Sequence[int],
     segments: list[Segment],
     upstream: int,
     downstream: int,
@@ -444,11 +489,15 @@ async def test_a_checkpoint_of_copies_that_are_gone_or_of_a_former_topic_skips_n
     target, source = TopicPartition("A.t", 0), TopicPartition("t", 0)
     async with client_of([pages, checkpoints, "A.t"]) as (client, broker):
         copy_id, end = broker.cluster.topics["A.t"].topic_id, segments[-1].source_end
-        page = Page(number, bytes(16), copy_id, end, -1, -1, -1, 0, tuple(segments))
-        record = NewRecord(encode_page_key(source, number), encode_page(page))
-        broker.append(TopicPartition(pages, 0), bytes(encode_batch([record])))
-        written = NewRecord(*encode_checkpoint(Checkpoint("g", target, upstream, downstream, "")))
-        broker.append(TopicPartition(checkpoints, 0), bytes(encode_batch([written])))
+        ids = bytes(16), copy_id
+        for at, number in enumerate(numbers):
+            page = Page(
+                number, *ids, end, -1, -1, -1, 0, tuple(segments), start=9 - at << START_BITS
+            )
+            record = NewRecord(encode_page_key(source, number), encode_page(page))
+            broker.append(TopicPartition(pages, 0), bytes(encode_batch([record])))
+        record = NewRecord(*encode_checkpoint(Checkpoint("g", target, upstream, downstream, "")))
+        broker.append(TopicPartition(checkpoints, 0), bytes(encode_batch([record])))
         offsets = await client.remote_consumer_offsets("g", "A")
         assert offsets == {"g": {} if remote is None else {target: RemoteOffset(remote, "")}}
         offsets = await client.exact_consumer_offsets("g", "A")
@@ -513,7 +562,6 @@ async def test_a_cluster_that_is_away_is_said_at_the_door() -> None:
 # ---- where records that are no copies may be in the log of a copy
 
 
-T: Final = TopicPartition("t", 0)
 NO_ID: Final = b"\0" * 16
 PART: Final = "mm2py.mirror.offset_map_reader."
 

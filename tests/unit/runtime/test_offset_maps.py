@@ -1,7 +1,7 @@
 """The maps of a task: restored, filled, written before positions, cut where the target lost records."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache, partial
 
 import pytest
@@ -28,7 +28,7 @@ from mm2py.protocol.topics import NO_TOPIC_ID
 from mm2py.runtime.tasks.offset_maps import LostCopies, TaskOffsetMaps
 from mm2py.runtime.tasks.task_context import WorkerTaskContext
 from mm2py.storage.memory import MemoryTable, MemoryTopic
-from mm2py.storage.offset_map_store import OffsetMapStore, StoredMap, page_entries
+from mm2py.storage.offset_map_store import MapsOver, NoMapStore, OffsetMapStore, page_entries
 from mm2py.storage.table import Entry
 from mm2py.types import NO_PRODUCER_ID, TopicPartition
 from tests.property.effort import examples
@@ -97,32 +97,13 @@ def add_holes(maps: TaskOffsetMaps, records: int) -> None:
         maps.of(ORDERS).add(2 * at, 1, at)
 
 
-class BrokenMaps:
+class BrokenMaps(MapsOver):
     """A store that refuses writes until its error is cleared."""
 
-    topic = "maps"
-    topics_lost = 0
-
     def __init__(self, error: Exception) -> None:
+        super().__init__(NoMapStore())
         self.error: Exception | None = error
         self.written: list[Mapping[TopicPartition, Sequence[Page]]] = []
-
-    partitions: tuple[TopicPartition, ...] = ()
-
-    async def load(self, partitions: object) -> Mapping[TopicPartition, StoredMap]:
-        return {}
-
-    async def numbers(self, partitions: object) -> Mapping[TopicPartition, Sequence[int]]:
-        return {}
-
-    async def remove(self, pages: Mapping[TopicPartition, Sequence[int]]) -> None:
-        raise AssertionError("nothing was loaded")
-
-    async def page_below(self, partition: TopicPartition, target: int) -> Page | None:
-        return None
-
-    async def producer_id(self, claim: Callable[[], Awaitable[int]]) -> int:
-        return await claim()
 
     async def write(self, pages: Mapping[TopicPartition, Sequence[Page]]) -> None:
         if self.error is not None:
@@ -647,13 +628,6 @@ async def copied(topic: MemoryTopic, records: int) -> TaskOffsetMaps:
     return maps
 
 
-async def test_positions_that_were_removed_are_followed(topic: MemoryTopic) -> None:
-    maps = await copied(topic, 100)
-    await maps.settle()
-    removed = await restored(topic, ORDERS)
-    assert removed.resume(ORDERS, -1) == -1
-
-
 async def test_a_position_stored_with_its_map_is_the_one_it_names(topic: MemoryTopic) -> None:
     store = stored_maps(topic)
     await store.start()
@@ -770,6 +744,28 @@ async def test_of_two_tasks_that_begin_with_the_same_page_the_one_that_copies_co
     assert await looked_up(topic, 9) == [(Place.COPIED, 9)]
 
 
+async def test_invariant_8_what_a_late_page_has_ended_is_written_again_by_the_task_that_began_after_it(
+    topic: MemoryTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two that are gone: the second one began before the pages of the first came, and its own came last."""
+    monkeypatch.setattr("mm2py.mirror.offset_map.PAGE_SEGMENTS", 2)
+    first = await begun(topic)
+    await first.begin({ORDERS: LogEnd(0, NEW)})
+    line = MemoryTopic("what is on its way")
+    arrive(line, sent(topic))
+    await (await begun(line)).begin({ORDERS: LogEnd(0, NEW)})
+    late = sent(line)[len(topic.records) :]
+    add_holes(first, 7)
+    await first.write()
+    known = await looked_up(topic, *range(13))
+    task = await begun(topic)
+    arrive(topic, late)
+    await task.begin({ORDERS: LogEnd(7, NEW)})
+    assert await looked_up(topic, *range(13)) == known
+    compact(topic)
+    assert await looked_up(topic, *range(13)) == known
+
+
 async def test_invariant_8_a_position_is_stored_when_no_page_with_less_can_come_to_count(
     topic: MemoryTopic,
 ) -> None:
@@ -865,12 +861,15 @@ async def test_invariant_9_a_start_that_ends_while_it_compares_the_log_keeps_the
 
 
 async def test_a_map_is_settled_where_this_task_stored_a_position(topic: MemoryTopic) -> None:
-    await copied(topic, 100)
+    maps = await copied(topic, 100)
     idle = await restored(topic, ORDERS)
     assert idle.resume(ORDERS, 100) == 100
     written = len(topic.records)
     await idle.settle()
     assert len(topic.records) == written, "another task may copy the partition by now"
+    await maps.settle()
+    removed = await restored(topic, ORDERS)
+    assert removed.resume(ORDERS, -1) == -1, "a position that was removed is followed"
 
 
 async def test_invariant_5_a_topic_that_was_deleted_gets_the_open_page_of_every_partition_again(

@@ -230,12 +230,14 @@ async def test_records_become_one_batch_with_their_fields() -> None:
     assert list(batch.records[0].headers) == [(b"h", None), (b"h", b"2")]
 
 
-async def test_each_record_is_told_where_it_landed() -> None:
+@pytest.mark.parametrize(("base", "landed"), [(70, [70, 71]), (-1, [-1, -1])])
+async def test_each_record_is_told_where_it_landed(base: int, landed: list[int]) -> None:
+    """-1: the broker has forgotten where the batch is."""
     script = Script([_record(1), _record(2)])
     adapter, committed = _adapter(script)
     (item,) = await adapter.poll(1 << 20)
-    _acknowledge(adapter, item, 70)
-    assert script.landed == [(b"1", 70), (b"2", 71)]
+    _acknowledge(adapter, item, base)
+    assert script.landed == [*zip((b"1", b"2"), landed, strict=True)]
     ((key, position),) = committed.items()
     assert adapter.source_partition(key) == FILE
     assert adapter.source_offset(key, position) == {"line": 2}

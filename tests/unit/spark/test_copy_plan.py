@@ -3,7 +3,7 @@
 A crash between any two steps of a copy that is made again loses nothing, and the next run does the same again.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,7 +31,7 @@ from mm2py.mirror.producer_ids import Suppression
 from mm2py.mirror.start_positions import Boundary, parse_boundary
 from mm2py.protocol.configs import ConfigEntry
 from mm2py.protocol.error_codes import server_error
-from mm2py.protocol.records import NewRecord, encode_batch
+from mm2py.protocol.records import NewRecord, Record, encode_batch
 from mm2py.protocol.topics import NO_TOPIC_ID, EpochEnd, NewTopic
 from mm2py.types import LATEST, ClusterAlias, FlowName, TopicPartition
 from mm2py_jobs.archive.archive import source_ends
@@ -40,7 +40,7 @@ from mm2py_jobs.archive.archive_store import ArchiveStore
 from mm2py_jobs.archive.restore import ArchivedLog, Restore
 from mm2py_jobs.copy.copy_again import begun, cut_pages, go_back
 from mm2py_jobs.copy.dealing import rate_of
-from mm2py_jobs.copy.known_maps import KnownMap
+from mm2py_jobs.copy.known_maps import KnownMap, KnownMaps
 from mm2py_jobs.copy.plan import BYTES_PER_S, PartitionPlan, Plan, Refusal, deal_lanes, estimated_s
 from mm2py_jobs.copy.survey import (
     CopiesReader,
@@ -833,6 +833,22 @@ def pages_of(count: int) -> dict[int, Page]:
     }  # fmt: skip
 
 
+def taken(pages: Iterable[Page], *, whole: bool = True) -> KnownMap:
+    """Return the map that records of its topic make."""
+    maps = KnownMaps(whole=whole)
+    for at, page in enumerate(pages):
+        key, value = encode_page_key(ONE, page.number), encode_page(page)
+        maps.take(0, Record(at, -1, key, value))
+    return maps.known()[ONE]
+
+
+def test_a_page_that_a_start_wrote_again_before_it_was_killed_ends_none_of_those_after_it() -> None:
+    pages = pages_of(8)
+    topic = [*pages.values(), replace(pages[1], start=9 << START_BITS)]
+    assert taken(topic).pages == pages
+    assert taken(topic, whole=False).pages == {0: pages[0], 3: pages[3]}
+
+
 @pytest.mark.parametrize("end", range(1, 81))
 def test_3_a_map_has_nothing_behind_the_place_where_the_copy_goes_on(end: int) -> None:
     pages = pages_of(8)
@@ -862,10 +878,7 @@ def test_of_a_map_of_which_nothing_is_left_one_page_stays_that_late_ones_do_not_
     page, removed = cut_pages(pages, -1, 0)
     assert (PartitionMap(page).is_empty, PartitionMap(page).covered, removed) == (True, 0, [1])
     assert PartitionMap(page).resume(5) == 5
-    known = KnownMap({0: page})
-    for late in pages.values():
-        known.put(late)
-    assert known.pages == {0: page}
+    assert taken([page, *pages.values()]).pages == {0: page}
     lost = Page(
         0, NO_ID, NO_ID, 100, 100, -1, -1, -1, (Segment(0, 60, 0), Segment(60, 40, 60, Mark.TARGET_LOST))
     )  # fmt: skip

@@ -12,6 +12,7 @@ import pytest
 
 from mm2py.mirror.offset_map_pages import Mark, Page, Segment
 from mm2py.protocol.records import NewRecord, encode_batch
+from mm2py.protocol.topics import named_id
 from mm2py.types import ClusterAlias, FlowName, TopicPartition
 from mm2py_cli.output import OK, UNHEALTHY
 from mm2py_jobs.copy.dealing import deal
@@ -75,20 +76,23 @@ def test_a_history_that_the_source_cut_is_not_compared() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ids", "log", "said"),
+    ("ids", "log", "said", "copy_id"),
     [
-        ((OLD_ID, COPY_ID), LogEnds(0, 50), ""),
+        ((OLD_ID, COPY_ID), LogEnds(0, 50), "", COPY_ID),
         # The map's copies are of another topic; by the map alone they were equal.
-        ((NEW_ID, COPY_ID), LogEnds(0, 50), "t was created again on the source"),
-        ((NEW_ID, COPY_ID), LogEnds(7, 7), ""),
-        ((OLD_ID, NEW_ID), LogEnds(0, 50), "a.t was created again, its copy begins anew"),
-        ((NO_ID, COPY_ID), LogEnds(0, 50), ""),  # a cluster without ids
+        ((NEW_ID, COPY_ID), LogEnds(0, 50), "t was created again on the source", COPY_ID),
+        ((NEW_ID, COPY_ID), LogEnds(7, 7), "", COPY_ID),
+        ((OLD_ID, NEW_ID), LogEnds(0, 50), "a.t was created again, its copy begins anew", COPY_ID),
+        ((NO_ID, COPY_ID), LogEnds(0, 50), "", COPY_ID),  # a cluster without ids
+        # A target without ids, where a copy has its name alone: another policy names it anew.
+        ((OLD_ID, NO_ID), LogEnds(0, 50), "a.t was created again", named_id("b.t", NO_ID)),
+        ((OLD_ID, NO_ID), LogEnds(0, 50), "", named_id("a.t", NO_ID)),
     ],
 )
 def test_a_topic_that_was_created_again_on_either_side_is_not_compared_by_the_map_of_the_former(
-    ids: tuple[bytes, bytes], log: LogEnds, said: str
+    ids: tuple[bytes, bytes], log: LogEnds, said: str, copy_id: bytes
 ) -> None:
-    former = Page(0, OLD_ID, COPY_ID, 100, 100, -1, -1, -1, (Segment(0, 100, 0),))
+    former = Page(0, OLD_ID, copy_id, 100, 100, -1, -1, -1, (Segment(0, 100, 0),))
     reason = created_again(SOURCE, COPY, log, former, ids)
     assert reason.startswith(said)
     assert bool(reason) == bool(said)
