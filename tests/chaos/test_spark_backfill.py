@@ -9,6 +9,7 @@ Beside it: one huge partition over lines of 20 ms, ``make demo BACKFILL=1`` as i
 import json
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from scripts.spark_archive import build
 from tests.integration.far_regions import Rig
 from tests.integration.mirror_process import Flow, Mirror, until
 from tests.integration.setups import Setup
-from tests.integration.traffic import Load, copied, ends
+from tests.integration.traffic import Load, Sent, copied, ends, read, write
 from tests.kit.regions import NewRegion
 from tests.spark.backfill_process import (
     CLUSTER,
@@ -34,6 +35,7 @@ from tests.spark.backfill_process import (
     thaw,
 )
 from tests.spark.long_logs import digests, write_many
+from tests.spark.standalone_cluster import BARE_PATH, StandaloneCluster
 
 pytestmark = [
     pytest.mark.chaos,
@@ -227,3 +229,46 @@ def test_tasks_find_mm2py_its_kernel_and_connectors_in_the_archive(tmp_path: Pat
     assert ended.returncode == 0, ended.stderr[-3_000:]
     (answer,) = json.loads(ended.stdout.splitlines()[-1])
     assert all("/environment/lib/" in file for file in answer["files"]), answer
+
+
+FRAMES: Final = """
+import sys
+from pyspark.sql import SparkSession
+servers, source, target = sys.argv[1:]
+spark = SparkSession.builder.getOrCreate()
+rows = spark.read.format("mm2py").option("kafka.bootstrap.servers", servers).option("subscribe", source).load()
+out = rows.select("key", "value").write.format("mm2py").option("kafka.bootstrap.servers", servers)
+out.option("topic", target).mode("append").save()
+print(rows.count())
+"""
+
+
+def test_a_program_reads_and_writes_topics_where_machines_have_the_archive_alone(
+    setup: Setup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the page has it: the archive is shipped to executors, and unpacked where the program begins."""
+    source, target = setup.topic("framed", 2), setup.topic("frames", 2)
+    write(setup.a, source, [Sent(n % 2, b"%d" % n) for n in range(300)])
+    archive, program = build(tmp_path / "dist"), tmp_path / "program"
+    shutil.unpack_archive(archive, program / "environment")
+    monkeypatch.setenv("PATH", BARE_PATH)
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    submit = f"--archives {archive}#environment --conf spark.executor.memory=512m pyspark-shell"
+    with StandaloneCluster(tmp_path) as cluster:
+        ended = subprocess.run(
+            [sys.executable, "-c", FRAMES, setup.a.bootstrap_servers, source, target],
+            env={
+                **os.environ,
+                "PYSPARK_PYTHON": "./environment/bin/python",
+                "PYSPARK_SUBMIT_ARGS": f"--master {cluster.master} {submit}",
+                "SPARK_LOCAL_IP": "127.0.0.1",
+            },
+            cwd=program,
+            capture_output=True,
+            text=True,
+            timeout=400,
+        )
+    assert ended.returncode == 0, ended.stderr[-3_000:]
+    assert ended.stdout.splitlines()[-1] == "300"
+    found = [it.value or b"" for log in read(setup.a, target).values() for it in log.records]
+    assert sorted(found) == sorted(b"%d" % n for n in range(300))
