@@ -284,4 +284,5 @@ async def or_stop(work: Awaitable[T], stop: asyncio.Event) -> T | None:
         return running.result() if running.done() else None
     finally:
         stopper.cancel()
-        await cancelled(running)
+        if not running.done():
+            await cancelled(running)

@@ -1,6 +1,7 @@
 """What users may import: three faces, and the shipped fakes: the contract suite finds tasks that break one rule each; clocks, and conditions that come in time."""
 
 import asyncio
+import gc
 from collections.abc import Sequence
 from types import ModuleType
 
@@ -9,7 +10,7 @@ import pytest
 from mm2py import api, mirror_client, testing
 from mm2py.api.records import SourceRecord
 from mm2py.api.task import SourceTask
-from mm2py.clock import SLACK_S, SYSTEM_CLOCK, wait_or_stop, with_slack_s
+from mm2py.clock import SLACK_S, SYSTEM_CLOCK, or_stop, wait_or_stop, with_slack_s
 from mm2py.testing import task_contract
 from mm2py.testing.clock import FakeClock
 from mm2py.testing.contexts import FakeTaskContext
@@ -122,6 +123,22 @@ async def test_waiting_for_an_event_ends_with_it_or_with_the_time() -> None:
     asyncio.get_running_loop().call_soon(event.set)
     assert await wait_or_stop(SYSTEM_CLOCK, 600, event)
     assert await wait_or_stop(SYSTEM_CLOCK, 600, event)
+
+
+async def test_work_that_fails_as_it_is_stopped_is_logged_by_no_loop(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def work() -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise OSError("the line was cut") from None
+
+    stop = asyncio.Event()
+    asyncio.get_running_loop().call_soon(stop.set)
+    await or_stop(work(), stop)
+    gc.collect()
+    assert not caplog.messages
 
 
 async def test_sleepers_of_a_fake_clock_wake_in_order_and_see_their_own_time() -> None:
